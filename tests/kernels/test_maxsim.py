@@ -1,0 +1,145 @@
+"""MaxSim against its reference twin: shapes, masks, gradients, ragged search, bad input."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from vdr.errors import BadInput
+from vdr.kernels import reference
+from vdr.kernels.maxsim import maxsim, maxsim_search
+
+FAST = settings(max_examples=40, deadline=None)
+
+
+def draw(seed: int, *shape: int) -> torch.Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
+
+
+@FAST
+@given(st.integers(0, 9999), st.sampled_from(["pair", "batch", "candidates"]), st.sampled_from(["sum", "mean"]),
+       st.integers(1, 4), st.integers(1, 5), st.integers(1, 6), st.integers(1, 9), st.sampled_from([1, 4, 33]),
+       st.sampled_from([1, 1 << 20]), st.booleans())
+def test_values_and_gradients_equal_the_reference(seed, shape, reduce, b, c, lq, lp, d, budget, masked):
+    lead_q, lead_p = {"pair": ((), ()), "batch": ((b,), (c,)), "candidates": ((b,), (b, c))}[shape]
+    q, p = draw(seed, *lead_q, lq, d), draw(seed + 1, *lead_p, lp, d)
+    qm = pm = None
+    if masked:
+        qm, pm = draw(seed + 2, *lead_q, lq) > 0, draw(seed + 3, *lead_p, lp) > 0
+        pm[..., 0] = True
+    q1, p1, q2, p2 = (x.clone().requires_grad_() for x in (q, p, q, p))
+    got = maxsim(q1, p1, qm, pm, reduce, memory_budget=budget)
+    want = reference.maxsim(q2, p2, qm, pm, reduce)
+    assert got.dtype == torch.float32 and got.shape == want.shape
+    torch.testing.assert_close(got.double(), want, rtol=1e-5, atol=1e-5)
+    weight = draw(seed + 4, *got.shape) if got.dim() else torch.tensor(1.7)
+    (got * weight).sum().backward()
+    (want * weight).sum().backward()
+    torch.testing.assert_close(q1.grad, q2.grad, rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(p1.grad, p2.grad, rtol=1e-4, atol=1e-5)
+
+
+def test_padding_changes_nothing_and_gets_no_gradient():
+    q, p = draw(0, 2, 3, 8), draw(1, 3, 5, 8)
+    plain = maxsim(q, p, reduce="mean")
+    q2 = torch.cat([q, torch.zeros(2, 4, 8)], 1).requires_grad_()
+    p2 = torch.cat([p, torch.zeros(3, 2, 8)], 1).requires_grad_()
+    qm, pm = torch.arange(7).expand(2, 7) < 3, torch.arange(7).expand(3, 7) < 5
+    padded = maxsim(q2, p2, qm, pm, reduce="mean")
+    torch.testing.assert_close(padded, plain)
+    padded.sum().backward()
+    assert not q2.grad[:, 3:].any() and not p2.grad[:, 5:].any()
+
+
+def test_all_negative_similarities_stay_negative_beside_padding():
+    q, p = torch.ones(1, 2, 4), -torch.ones(1, 3, 4)
+    p = torch.cat([p, torch.zeros(1, 2, 4)], 1)
+    assert maxsim(q, p, None, torch.tensor([[True, True, True, False, False]])).item() == -8.0
+
+
+def test_masked_page_and_masked_query_have_defined_scores():
+    q, p = draw(0, 2, 3, 4).requires_grad_(), draw(1, 2, 5, 4).requires_grad_()
+    qm, pm = torch.ones(2, 3, dtype=torch.bool), torch.ones(2, 5, dtype=torch.bool)
+    qm[1], pm[1] = False, False
+    scores = maxsim(q, p, qm, pm, "mean")
+    assert scores[0, 1] == -torch.inf and torch.isfinite(scores[0, 0]) and not scores[1].any()
+    scores[0].sum().backward()
+    assert torch.isfinite(q.grad).all() and torch.isfinite(p.grad).all() and not p.grad[1].any()
+
+
+def test_equal_products_give_the_gradient_to_the_first_vector():
+    q, p = torch.ones(1, 1, 2), torch.ones(1, 3, 2).requires_grad_()
+    maxsim(q, p).sum().backward()
+    assert p.grad[0, 0].tolist() == [1, 1] and not p.grad[0, 1:].any()
+
+
+def test_empty_batches_views_and_mixed_dtypes():
+    assert maxsim(torch.zeros(0, 3, 4), torch.zeros(2, 5, 4)).shape == (0, 2)
+    assert maxsim(torch.zeros(2, 3, 4), torch.zeros(2, 0, 5, 4)).shape == (2, 0)
+    q, p = draw(0, 4, 3, 2).transpose(1, 2), draw(1, 4, 3, 5).transpose(1, 2)
+    torch.testing.assert_close(maxsim(q, p), maxsim(q.contiguous(), p.contiguous()))
+    mixed = maxsim(q.bfloat16(), p)
+    assert mixed.dtype == torch.float32
+    torch.testing.assert_close(mixed, maxsim(q.bfloat16().float(), p))
+
+
+def test_products_accumulate_in_fp32_also_under_autocast_and_in_bf16():
+    q, p = torch.ones(1, 4096), torch.cat([torch.full((1, 1), 256.0), torch.full((1, 4095), 0.5)], 1)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert maxsim(q.bfloat16(), p.bfloat16()).item() == 256 + 4095 * 0.5
+
+
+@pytest.mark.parametrize("bad", ["width", "mask", "rank", "reduce", "integers", "batch"])
+def test_inputs_that_do_not_fit_are_refused(bad):
+    q, p, kw = torch.zeros(2, 3, 4), torch.zeros(2, 5, 4), {}
+    if bad == "width":
+        p = torch.zeros(2, 5, 6)
+    elif bad == "mask":
+        kw = {"p_mask": torch.ones(2, 4, dtype=torch.bool)}
+    elif bad == "rank":
+        q = torch.zeros(3, 4)
+    elif bad == "reduce":
+        kw = {"reduce": "max"}
+    elif bad == "integers":
+        q = q.int()
+    else:
+        p = torch.zeros(3, 2, 5, 4)
+    with pytest.raises(BadInput):
+        maxsim(q, p, **kw)
+
+
+@FAST
+@given(st.integers(0, 9999), st.lists(st.integers(0, 5), min_size=1, max_size=4),
+       st.lists(st.integers(0, 40), min_size=1, max_size=7), st.sampled_from([1, 4, 33, 64, 128]))
+def test_ragged_search_equals_the_reference(seed, queries, pages, d):
+    qo, po = np.cumsum([0, *queries]), np.cumsum([0, *pages])
+    q, p = draw(seed, int(qo[-1]), d).numpy(), draw(seed + 1, int(po[-1]), d).numpy()
+    got = maxsim_search(q, qo, p, po)
+    assert got.dtype == np.float32
+    np.testing.assert_allclose(got, reference.maxsim_search(q, qo, p, po), rtol=1e-5, atol=1e-4)
+
+
+def test_search_takes_tensors_and_half_precision():
+    q, p = draw(0, 7, 16), draw(1, 30, 16)
+    qo, po = torch.tensor([0, 3, 7]), torch.tensor([0, 10, 30])
+    scores = maxsim_search(q, qo, p, po)
+    assert isinstance(scores, torch.Tensor)
+    for dtype in (torch.float16, torch.bfloat16):
+        low = maxsim_search(q.to(dtype), qo, p.to(dtype), po)
+        torch.testing.assert_close(low, maxsim_search(q.to(dtype).float(), qo, p.to(dtype).float(), po))
+
+
+@pytest.mark.parametrize("offsets", [[0, 2], [1, 3], [0, 4, 3], []])
+def test_search_refuses_offsets_that_do_not_fit(offsets):
+    with pytest.raises(BadInput, match="page_offsets"):
+        maxsim_search(np.zeros((1, 4), np.float32), [0, 1], np.zeros((3, 4), np.float32), offsets)
+
+
+def test_one_bad_vector_does_not_leak_into_other_items():
+    q, p = draw(0, 4, 8), draw(1, 9, 8)
+    q[0] = torch.nan
+    scores = maxsim_search(q, [0, 2, 4], p, [0, 4, 9])
+    assert torch.isnan(scores[0]).all() and torch.isfinite(scores[1]).all()
