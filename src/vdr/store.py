@@ -1,0 +1,369 @@
+"""Artefacts: one directory per result, named by the hash of what made it, with a manifest of its pedigree.
+
+The key of an artefact is the SHA-256 of the canonical JSON of `{stage, version, config, inputs}`, where the inputs count by their
+own keys; so a key names the whole history of a result. A stage writes into a work directory beside the final place, under a lock;
+when its builder returns, files are hashed and flushed, the manifest is written, and the directory is renamed: under its final
+name an artefact is complete or absent. The work directory of a killed stage keeps its (stable) name and is handed to the next
+attempt, so that a builder may go on from its own partial files; it is thrown away when the code has changed meanwhile.
+Subdirectories called `partial` inside it are never published.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import datetime as dt
+import errno
+import fcntl
+import functools
+import hashlib
+import json
+import os
+import re
+import shutil
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from vdr import provenance
+from vdr.errors import BadInput, Busy, DamagedArtefact, NoSpace
+
+__all__ = ["Artefact", "Inputs", "Store", "canonical_json", "load_artefact", "sha256_file", "stable_manifest"]
+
+FORMAT = 1
+MANIFEST = "manifest.json"
+PARTIAL = "partial"
+# What may differ between two runs of the same thing; everything else in a manifest must not.
+TIMES = ("started", "finished", "seconds", "peak_memory_mb")
+
+Builder = Callable[[Path, dict[str, Any]], None]
+_FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+_verified: dict[tuple[str, int, int], str] = {}
+
+
+@dataclass(frozen=True)
+class Artefact:
+    """A complete result on disk. `measures` is what its builder counted and timed."""
+
+    stage: str
+    key: str
+    path: Path
+    manifest: dict[str, Any] = field(repr=False, compare=False)
+
+    @property
+    def measures(self) -> dict[str, Any]:
+        return dict(self.manifest.get("measures", {}))
+
+    @property
+    def label(self) -> str:
+        return str(self.manifest.get("label", ""))
+
+    def file(self, name: str) -> Path:
+        """The path of one of its files; `DamagedArtefact` if the manifest does not list it."""
+        if name not in self.manifest["files"]:
+            raise DamagedArtefact(f"has no file {name!r}", where=self.path, todo="delete the directory and run again")
+        return self.path / name
+
+
+Inputs = Mapping[str, "Artefact | Sequence[Artefact]"]
+
+
+def canonical_json(value: Any) -> str:
+    """JSON with sorted keys and no spaces; refuses what has no one JSON form (NaN, sets, objects).
+
+    Raises `BadInput` so that a configuration can never get a key that depends on the process that wrote it.
+    """
+    try:
+        return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+    except (TypeError, ValueError) as error:
+        raise BadInput(f"not plain data: {error}", where="configuration of a stage") from error
+
+
+def sha256_file(path: Path) -> str:
+    """Hex SHA-256 of a file's bytes."""
+    with path.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
+
+
+def stable_manifest(manifest: Mapping[str, Any]) -> dict[str, Any]:
+    """A manifest without the fields that hold times (and without `timing` in its measures): equal for equal runs."""
+    kept = {name: value for name, value in manifest.items() if name not in TIMES}
+    kept["measures"] = {name: value for name, value in manifest.get("measures", {}).items() if name != "timing"}
+    return kept
+
+
+class Store:
+    """The artefacts under one root (`outputs/<profile>/artefacts`)."""
+
+    def __init__(self, root: Path | str) -> None:
+        self.root = Path(root)
+
+    # -- names --------------------------------------------------------------------------------------------------------
+    def key(self, stage: str, config: Mapping[str, Any], inputs: Inputs, version: int = 1) -> str:
+        """Hex SHA-256 of the stage's canonical description."""
+        described = {"stage": stage, "version": version, "config": config, "inputs": _input_keys(inputs)}
+        return hashlib.sha256(canonical_json(described).encode("utf-8")).hexdigest()
+
+    def place(self, stage: str, key: str, label: str = "") -> Path:
+        """The final directory of an artefact."""
+        return self.root / _plain(stage) / f"{_plain(label) + '-' if label else ''}{key[:16]}"
+
+    # -- reading ------------------------------------------------------------------------------------------------------
+    def find(
+        self, stage: str, config: Mapping[str, Any], inputs: Inputs, version: int = 1, *, label: str = ""
+    ) -> Artefact | None:
+        """The artefact if it is there and whole, None if it is not there; builds nothing."""
+        key = self.key(stage, config, inputs, version)
+        path = self._existing(stage, key, label)
+        return None if path is None else load_artefact(path, key)
+
+    def _existing(self, stage: str, key: str, label: str) -> Path | None:
+        named = self.place(stage, key, label)
+        if named.is_dir():
+            return named
+        # The label is for people: a result keeps its identity when a label was changed.
+        matches = sorted(path for path in named.parent.glob(f"*{key[:16]}") if not path.name.startswith("."))
+        return matches[0] if matches else None
+
+    def artefacts(self, stage: str) -> list[Artefact]:
+        """Every complete artefact of a stage, oldest first (hashes are not checked here)."""
+        found = []
+        for path in sorted((self.root / _plain(stage)).glob("*/" + MANIFEST)):
+            if not path.parent.name.startswith("."):
+                found.append(load_artefact(path.parent, verify=False))
+        return sorted(found, key=lambda item: str(item.manifest.get("finished", "")))
+
+    # -- making -------------------------------------------------------------------------------------------------------
+    def make(
+        self,
+        stage: str,
+        config: Mapping[str, Any],
+        inputs: Inputs,
+        build: Builder,
+        *,
+        version: int = 1,
+        label: str = "",
+    ) -> Artefact:
+        """Return the artefact, building it first if need be.
+
+        `build(directory, measures)` writes its files into the directory, which may hold what a killed attempt of the same code
+        left there, and fills `measures` (plain data; put times under `measures["timing"]`).
+
+        Raises `DamagedArtefact` (existing files differ from their manifest), `Busy` (another process builds this very artefact),
+        `NoSpace` (disk full), and whatever the builder raises; in each case earlier artefacts are untouched.
+        """
+        found = self.find(stage, config, inputs, version, label=label)
+        if found is not None:
+            return found
+        key = self.key(stage, config, inputs, version)
+        final = self.place(stage, key, label)
+        work = final.parent / f".tmp-{key[:16]}"
+        with _disk_errors(final.parent):
+            final.parent.mkdir(parents=True, exist_ok=True)
+            with _lock(final.parent / f".lock-{key[:16]}", final):
+                again = self.find(stage, config, inputs, version, label=label)
+                if again is not None:  # the other writer finished between our look and our lock
+                    return again
+                self._prepare(work)
+                manifest = self._build(stage, config, inputs, build, work, key, version, label)
+                _write_synced(work / MANIFEST, json.dumps(manifest, indent=1, sort_keys=True, ensure_ascii=False) + "\n")
+                for directory, _, _ in os.walk(work):
+                    _sync_directory(Path(directory))
+                os.rename(work, final)
+                _sync_directory(final.parent)
+        return Artefact(stage, key, final, manifest)
+
+    def _prepare(self, work: Path) -> None:
+        marker = work / PARTIAL / "code"
+        code = provenance.source_hash()
+        if work.exists() and (not marker.exists() or marker.read_text(encoding="utf-8") != code):
+            shutil.rmtree(work)
+        (work / PARTIAL).mkdir(parents=True, exist_ok=True)
+        _write_synced(marker, code)
+
+    def _build(
+        self,
+        stage: str,
+        config: Mapping[str, Any],
+        inputs: Inputs,
+        build: Builder,
+        work: Path,
+        key: str,
+        version: int,
+        label: str,
+    ) -> dict[str, Any]:
+        measures: dict[str, Any] = {}
+        started = dt.datetime.now(dt.UTC)
+        clock = time.perf_counter()
+        provenance.reset_peak_memory()
+        try:
+            build(work, measures)
+        except Exception as error:
+            error.add_note(f"while building {stage} {label or key[:16]} in {work}")
+            raise
+        seconds = time.perf_counter() - clock
+        if (work / MANIFEST).exists():
+            (work / MANIFEST).unlink()
+        for directory in sorted(work.rglob(PARTIAL)):
+            if directory.is_dir():
+                shutil.rmtree(directory)
+        files = {}
+        for path in sorted(item for item in work.rglob("*") if item.is_file()):
+            _sync_file(path)
+            files[path.relative_to(work).as_posix()] = {"sha256": sha256_file(path), "bytes": path.stat().st_size}
+        if not files:
+            raise BadInput("the stage wrote nothing", where=f"{stage} {label}".strip(), todo="this is a defect of the stage")
+        manifest = {
+            "format": FORMAT,
+            "stage": stage,
+            "label": label,
+            "key": key,
+            "version": version,
+            "config": json.loads(canonical_json(config)),
+            "inputs": _input_keys(inputs),
+            "input_paths": _input_paths(inputs, self.root),
+            "files": files,
+            "measures": json.loads(canonical_json(measures)),
+            "code": provenance.code(),
+            "packages": provenance.packages(),
+            "hardware": provenance.hardware(),
+            "started": started.isoformat(timespec="seconds"),
+            "finished": dt.datetime.now(dt.UTC).isoformat(timespec="seconds"),
+            "seconds": round(seconds, 3),
+            "peak_memory_mb": provenance.peak_memory_mb(),
+        }
+        return manifest
+
+    def in_work(self) -> list[Path]:
+        """Work directories that killed attempts left behind (they are used again by the next attempt)."""
+        return sorted(self.root.glob("*/.tmp-*"))
+
+
+def load_artefact(path: Path | str, key: str | None = None, *, verify: bool = True) -> Artefact:
+    """Open an artefact's directory.
+
+    Raises `DamagedArtefact` when the manifest is missing, unreadable, belongs to another key, does not hash to its own key, or
+    (with `verify`) when a file's size or SHA-256 differs. Hashes are computed once per file, size and time in a process.
+    """
+    path = Path(path)
+    todo = f"delete {path} and run again, or restore the original"
+    try:
+        manifest = json.loads((path / MANIFEST).read_text(encoding="utf-8"))
+    except FileNotFoundError as error:
+        raise DamagedArtefact("has no manifest.json", where=path, todo=todo) from error
+    except (OSError, ValueError) as error:
+        raise DamagedArtefact(f"unreadable manifest.json ({error})", where=path, todo=todo) from error
+    try:
+        stage, own_key, files = manifest["stage"], manifest["key"], manifest["files"]
+        described = {name: manifest[name] for name in ("stage", "version", "config", "inputs")}
+    except (KeyError, TypeError) as error:
+        raise DamagedArtefact(f"manifest.json lacks {error}", where=path, todo=todo) from error
+    if key is not None and own_key != key:
+        raise DamagedArtefact(f"manifest.json names key {own_key[:16]}, expected {key[:16]}", where=path, todo=todo)
+    if hashlib.sha256(canonical_json(described).encode("utf-8")).hexdigest() != own_key:
+        raise DamagedArtefact("configuration and inputs in manifest.json do not hash to its key", where=path, todo=todo)
+    if verify:
+        for name, facts in files.items():
+            _verify(path / name, facts, todo)
+    return Artefact(stage, own_key, path, manifest)
+
+
+def _verify(path: Path, facts: Mapping[str, Any], todo: str) -> None:
+    try:
+        state = path.stat()
+    except FileNotFoundError as error:
+        raise DamagedArtefact("file is missing", where=path, todo=todo) from error
+    if state.st_size != facts["bytes"]:
+        raise DamagedArtefact(f"{state.st_size} bytes, the manifest says {facts['bytes']}", where=path, todo=todo)
+    seen = (str(path.resolve()), state.st_size, state.st_mtime_ns)
+    if seen not in _verified:
+        _verified[seen] = sha256_file(path)
+    if _verified[seen] != facts["sha256"]:
+        raise DamagedArtefact(
+            f"SHA-256 {_verified[seen][:12]}…, the manifest says {facts['sha256'][:12]}…", where=path, todo=todo
+        )
+
+
+def _input_keys(inputs: Inputs) -> dict[str, Any]:
+    keys: dict[str, Any] = {}
+    for name, value in inputs.items():
+        keys[name] = value.key if isinstance(value, Artefact) else [item.key for item in value]
+    return keys
+
+
+def _input_paths(inputs: Inputs, root: Path) -> dict[str, Any]:
+    def shown(item: Artefact) -> str:
+        return os.path.relpath(item.path, root) if item.path.is_relative_to(root) else item.path.name
+
+    return {
+        name: shown(value) if isinstance(value, Artefact) else [shown(item) for item in value]
+        for name, value in inputs.items()
+    }
+
+
+def _plain(name: str) -> str:
+    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._+-]*", name):
+        raise BadInput(f"{name!r} is no name for a directory", todo="use letters, digits, '.', '_', '+' and '-'")
+    return name
+
+
+@contextlib.contextmanager
+def _lock(path: Path, final: Path) -> Iterator[None]:
+    """An advisory lock that the kernel drops when its holder dies, however it dies."""
+    with path.open("a+", encoding="utf-8") as stream:
+        try:
+            fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            stream.seek(0)
+            holder = stream.read().strip() or "unknown"
+            raise Busy(
+                f"process {holder} is building this artefact", where=final, todo="wait until it has finished, then repeat"
+            ) from error
+        stream.seek(0)
+        stream.truncate()
+        stream.write(str(os.getpid()))
+        stream.flush()
+        yield
+        # The file stays: removing it would let two later writers lock two different files of one name.
+
+
+@contextlib.contextmanager
+def _disk_errors(place: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        if error.errno in _FULL:
+            raise NoSpace(
+                f"the disk is full ({error.strerror})",
+                where=place,
+                todo="free some space and repeat: finished artefacts are whole, the broken one is resumed",
+            ) from error
+        raise
+
+
+def _write_synced(path: Path, text: str) -> None:
+    with path.open("w", encoding="utf-8") as stream:
+        stream.write(text)
+        stream.flush()
+        os.fsync(stream.fileno())
+
+
+def _sync_file(path: Path) -> None:
+    with path.open("rb") as stream:
+        os.fsync(stream.fileno())
+
+
+@functools.lru_cache(maxsize=1)
+def _can_sync_directories() -> bool:
+    return hasattr(os, "O_DIRECTORY")
+
+
+def _sync_directory(path: Path) -> None:
+    if not _can_sync_directories():
+        return
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
