@@ -125,7 +125,7 @@ def _raw(name: str, seen: tuple[str, ...] = ()) -> dict[str, Any]:
     parent = raw.pop("extends", None)
     if parent is not None:
         raw = merge(_raw(str(parent), (*seen, name)), raw)
-    raw.setdefault("name", path.stem)
+    raw["name"] = path.stem
     return raw
 
 
