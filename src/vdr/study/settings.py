@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from pydantic import Field, ValidationError, field_validator
+from pydantic import BaseModel, Field, ValidationError, field_validator
 
 from vdr.errors import BadInput, did_you_mean
 from vdr.study.base import Section
@@ -107,7 +107,7 @@ def load_profile(name: str = "mini", overrides: Iterable[str] | Mapping[str, Any
         raw = _with_override(raw, path, value)
     for section in Profile.model_fields:
         info = Profile.model_fields[section]
-        if isinstance(info.annotation, type) and issubclass(info.annotation, Section):
+        if isinstance(info.annotation, type) and issubclass(info.annotation, BaseModel):
             raw.setdefault(section, {})
     try:
         return Profile.model_validate(raw)
