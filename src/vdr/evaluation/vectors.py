@@ -53,7 +53,12 @@ class VectorSet:
         if vectors.ndim != 2 or vectors.dtype not in (np.float32, np.float16):
             what = f"vectors must be [sum L, D] in fp32 or fp16, found {vectors.shape} {vectors.dtype}"
             raise DamagedArtefact(what, where=where)
-        if offsets.shape != (len(self.ids) + 1,) or offsets[0] != 0 or offsets[-1] != len(vectors) or (np.diff(offsets) < 0).any():
+        if (
+            offsets.shape != (len(self.ids) + 1,)
+            or offsets[0] != 0
+            or offsets[-1] != len(vectors)
+            or (np.diff(offsets) < 0).any()
+        ):
             raise DamagedArtefact(
                 f"offsets do not fit {len(self.ids)} ids and {len(vectors)} vectors", where=where, todo="encode again"
             )
@@ -63,7 +68,9 @@ class VectorSet:
             raise DamagedArtefact("grid does not have one row a page", where=where, todo="encode again")
         twice = [name for name, count in Counter(self.ids).items() if count > 1]
         if twice:
-            raise BadInput(f"{len(twice)} ids occur more than once, e.g. {twice[0]!r}", where=where, todo="make ids unique")
+            raise BadInput(
+                f"{len(twice)} ids occur more than once, e.g. {twice[0]!r}", where=where, todo="make ids unique"
+            )
         finite = np.isfinite(vectors).all(axis=1)
         if not finite.all():
             item = int(np.searchsorted(offsets, int(np.argmin(finite)), side="right")) - 1
