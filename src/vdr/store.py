@@ -24,12 +24,12 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from vdr import provenance
 from vdr.errors import BadInput, Busy, DamagedArtefact, NoSpace
 
-__all__ = ["Artefact", "Inputs", "Store", "canonical_json", "load_artefact", "sha256_file", "stable_manifest"]
+__all__ = ["Artefact", "Inputs", "Keyed", "Store", "canonical_json", "load_artefact", "sha256_file", "stable_manifest"]
 
 FORMAT = 1
 MANIFEST = "manifest.json"
@@ -66,7 +66,14 @@ class Artefact:
         return self.path / name
 
 
-Inputs = Mapping[str, "Artefact | Sequence[Artefact]"]
+class Keyed(Protocol):
+    """Anything with a key: an artefact, or a step that has yet to make one."""
+
+    @property
+    def key(self) -> str: ...
+
+
+Inputs = Mapping[str, "Keyed | Sequence[Keyed]"]
 
 
 def canonical_json(value: Any) -> str:
@@ -288,16 +295,19 @@ def _verify(path: Path, facts: Mapping[str, Any], todo: str) -> None:
 def _input_keys(inputs: Inputs) -> dict[str, Any]:
     keys: dict[str, Any] = {}
     for name, value in inputs.items():
-        keys[name] = value.key if isinstance(value, Artefact) else [item.key for item in value]
+        keys[name] = [item.key for item in value] if isinstance(value, Sequence) else value.key
     return keys
 
 
 def _input_paths(inputs: Inputs, root: Path) -> dict[str, Any]:
-    def shown(item: Artefact) -> str:
-        return os.path.relpath(item.path, root) if item.path.is_relative_to(root) else item.path.name
+    def shown(item: Keyed) -> str:
+        path = getattr(item, "path", None)
+        if path is None:
+            return item.key
+        return os.path.relpath(path, root) if Path(path).is_relative_to(root) else Path(path).name
 
     return {
-        name: shown(value) if isinstance(value, Artefact) else [shown(item) for item in value]
+        name: [shown(item) for item in value] if isinstance(value, Sequence) else shown(value)
         for name, value in inputs.items()
     }
 
