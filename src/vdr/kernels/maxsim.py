@@ -10,6 +10,8 @@ Source: WT §3 (training, mean over query vectors), EV §3.1 and App. A (evaluat
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -17,6 +19,7 @@ import torch
 from torch.autograd.function import once_differentiable
 
 from vdr.errors import BadInput
+from vdr.kernels import lanes, native
 
 #: Scratch in bytes that a training-shape call may use for products at any moment.
 MEMORY_BUDGET = 64 << 20
@@ -137,38 +140,77 @@ def maxsim_search(query_vectors: Any, query_offsets: Any, page_vectors: Any, pag
     """Exact MaxSim of every query against every page, both ragged → fp32 ``[queries, pages]``; sums, no gradient.
 
     ``query_vectors [sum Lq, D]`` and ``page_vectors [sum Lp, D]`` hold the vectors back to back, item ``i`` being rows
-    ``offsets[i]:offsets[i+1]`` (int64, length n + 1). fp16, bf16 (torch) and fp32 storage are accepted. The result is
-    a tensor if ``query_vectors`` is one, otherwise an array. Raises :class:`~vdr.errors.BadInput` when offsets or
-    widths do not fit. An item without vectors follows the module's rule: empty page -inf, empty query 0.
+    ``offsets[i]:offsets[i+1]`` (int64, length n + 1). fp16, bf16 (torch) and fp32 storage are accepted and widened to
+    fp32 in registers. The result is a tensor if ``query_vectors`` is one, otherwise an array. An item without vectors
+    follows the module's rule: empty page -inf, empty query 0; a NaN product makes its score NaN. Raises
+    :class:`~vdr.errors.BadInput` when offsets or widths do not fit.
     """
-    as_tensor = isinstance(query_vectors, torch.Tensor)
+    q, qo, p, po = _ragged(query_vectors, query_offsets, page_vectors, page_offsets)
+    scores = _search(q, qo, p, po, None)[0]
+    return torch.from_numpy(scores) if isinstance(query_vectors, torch.Tensor) else scores
+
+
+def maxsim_search_widths(query_vectors: Any, query_offsets: Any, page_vectors: Any, page_offsets: Any,
+                         widths: Sequence[int]) -> Any:
+    """Scores at several nested prefix widths in one pass over the pages → fp32 ``[widths, queries, pages]``.
+
+    Equal to slicing both sides to each width, normalising every row (zero rows stay zero) and calling
+    :func:`maxsim_search` (EV eq. 2 and 3), but every product is formed once. ``widths`` must rise and end within D.
+    """
+    q, qo, p, po = _ragged(query_vectors, query_offsets, page_vectors, page_offsets)
+    widths = [int(w) for w in widths]
+    if not widths or widths[0] < 1 or widths[-1] > q.shape[1] or any(a >= b for a, b in itertools.pairwise(widths)):
+        raise BadInput(f"maxsim_search_widths: widths must rise within 1..{q.shape[1]}, got {widths}")
+    scores = _search(q, qo, p, po, widths)
+    return torch.from_numpy(scores) if isinstance(query_vectors, torch.Tensor) else scores
+
+
+def _ragged(query_vectors: Any, query_offsets: Any, page_vectors: Any, page_offsets: Any) -> tuple[Any, ...]:
     q, p = torch.as_tensor(query_vectors).detach(), torch.as_tensor(page_vectors).detach()
-    qo = _offsets(query_offsets, len(q), "query_offsets")
-    po = _offsets(page_offsets, len(p), "page_offsets")
     if q.dim() != 2 or p.dim() != 2 or q.shape[1] != p.shape[1]:
         raise BadInput(f"maxsim_search: vectors must be [n, D] of one width, got {tuple(q.shape)}, {tuple(p.shape)}")
-    out = np.full((len(qo) - 1, len(po) - 1), -np.inf, dtype=np.float32)
-    q32 = q.float()
-    filled = np.flatnonzero(np.diff(po))
-    step = max(1, MEMORY_BUDGET // max(1, 4 * len(q)))  # page vectors in one slice
-    start = 0
-    while start < len(filled) and len(q):
-        stop = start + 1
-        while stop < len(filled) and po[filled[stop] + 1] - po[filled[start]] <= step:
-            stop += 1
-        pages = filled[start:stop]
-        base = po[pages[0]]
-        products = (q32 @ p[base:po[pages[-1] + 1]].float().T).numpy()
-        best = np.maximum.reduceat(products, po[pages] - base, axis=1)  # [sum Lq, pages]
-        asked = np.flatnonzero(np.diff(qo))
-        out[np.ix_(asked, pages)] = np.add.reduceat(best, qo[asked], axis=0)
-        start = stop
-    out[np.diff(qo) == 0] = 0.0
-    return torch.from_numpy(out) if as_tensor else out
+    if not (q.is_floating_point() and p.is_floating_point()):
+        raise BadInput(f"maxsim_search: vectors must be floating point, got {q.dtype} and {p.dtype}")
+    return q, _offsets(query_offsets, len(q), "query_offsets"), p, _offsets(page_offsets, len(p), "page_offsets")
 
 
 def _offsets(offsets: Any, total: int, name: str) -> np.ndarray:
     array = np.asarray(offsets)
     if array.ndim != 1 or len(array) == 0 or array[0] != 0 or array[-1] != total or (np.diff(array) < 0).any():
         raise BadInput(f"maxsim_search: {name} must rise from 0 to the number of vectors ({total})")
-    return array.astype(np.int64)
+    return np.ascontiguousarray(array, dtype=np.int64)
+
+
+def _search(q: torch.Tensor, qo: np.ndarray, p: torch.Tensor, po: np.ndarray, widths: list[int] | None) -> np.ndarray:
+    if native.library() is not None and q.device.type == p.device.type == "cpu" and q.shape[1]:
+        return lanes.search(q, qo, p, po, widths)
+    if widths is None:
+        return _search_blas(q, qo, p, po)[None]
+    return np.stack([_search_blas(unit_rows(q[:, :w].float()), qo, unit_rows(p[:, :w].float()), po) for w in widths])
+
+
+def unit_rows(x: torch.Tensor) -> torch.Tensor:
+    """Rows divided by their Euclidean norm; zero rows stay zero (EV §3.2, RowL2)."""
+    norm = x.norm(dim=-1, keepdim=True)
+    return x / torch.where(norm == 0, torch.ones_like(norm), norm)
+
+
+def _search_blas(q: torch.Tensor, qo: np.ndarray, p: torch.Tensor, po: np.ndarray) -> np.ndarray:
+    """The path without a compiler: products in slices, then segment maxima and sums."""
+    out = np.full((len(qo) - 1, len(po) - 1), -np.inf, dtype=np.float32)
+    q32 = q.float()
+    filled, asked = np.flatnonzero(np.diff(po)), np.flatnonzero(np.diff(qo))
+    step = max(1, MEMORY_BUDGET // max(1, 4 * len(q)))  # page vectors in one slice
+    start = 0
+    while start < len(filled) and len(asked):
+        stop = start + 1
+        while stop < len(filled) and po[filled[stop] + 1] - po[filled[start]] <= step:
+            stop += 1
+        pages = filled[start:stop]
+        base = po[pages[0]]
+        products = (q32 @ p[base:po[pages[-1] + 1]].float().T).cpu().numpy()
+        best = np.maximum.reduceat(products, po[pages] - base, axis=1)  # [sum Lq, pages]
+        out[np.ix_(asked, pages)] = np.add.reduceat(best, qo[asked], axis=0, dtype=np.float64)
+        start = stop
+    out[np.diff(qo) == 0] = 0.0
+    return out

@@ -1,0 +1,203 @@
+/* MaxSim on the CPU: products and maxima are formed in registers, so that no product is ever written to memory.
+ *
+ * Lanes run over query vectors (stored transposed, [block][D][lanes]), rows over page vectors, so one page element is
+ * broadcast against up to NV vectors of query lanes. Pages are visited in strips that stay in the first-level cache and
+ * are widened to fp32 there. Callers split the pages over threads; every output element is written by one call, in an
+ * order that does not depend on the number of threads.
+ */
+#include <math.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "vec.h"
+
+enum { F32 = 0, BF16 = 1, F16 = 2 };
+enum { STRIP = 48 * 1024 };
+
+int vdr_lanes(void) { return VL; }
+
+static inline float half_to_float(uint16_t h) {
+#if defined(__F16C__) || defined(__ARM_FP16_FORMAT_IEEE)
+    _Float16 x;
+    memcpy(&x, &h, 2);
+    return (float)x;
+#else
+    uint32_t sign = (uint32_t)(h & 0x8000) << 16, e = (h >> 10) & 31, m = h & 1023, bits;
+    if (e == 0) {
+        float f = ldexpf((float)m, -24);
+        return sign ? -f : f;
+    }
+    bits = sign | (e == 31 ? 0x7f800000u | m << 13 : (e + 112) << 23 | m << 13);
+    float f;
+    memcpy(&f, &bits, 4);
+    return f;
+#endif
+}
+
+static void widen(float *to, const void *from, int64_t n, int kind) {
+    const uint16_t *h = from;
+    if (kind == BF16) {
+        uint32_t *bits = (uint32_t *)to;
+        for (int64_t i = 0; i < n; i++) bits[i] = (uint32_t)h[i] << 16;
+    } else {
+        for (int64_t i = 0; i < n; i++) to[i] = half_to_float(h[i]);
+    }
+}
+
+/* One group of NR page rows against NV vectors of query lanes, for every width in turn. */
+#define GROUP(NV, NR)                                                                                                  \
+    static void group_##NV(const float *const *row, const int32_t *id, const float *q, int nw, const int32_t *width,   \
+                           const float *const *inv, vf *best, vi *bad, vi *at) {                                       \
+        vf acc[NR][NV];                                                                                                \
+        const float *r[NR];                                                                                            \
+        for (int a = 0; a < NR; a++) {                                                                                 \
+            r[a] = row[a];                                                                                             \
+            for (int v = 0; v < NV; v++) acc[a][v] = (vf){0};                                                          \
+        }                                                                                                              \
+        int k = 0;                                                                                                     \
+        for (int w = 0; w < nw; w++) {                                                                                 \
+            for (const int stop = width[w]; k < stop; k++) {                                                           \
+                vf x[NV];                                                                                              \
+                _Pragma("GCC unroll 8") for (int v = 0; v < NV; v++) x[v] = *(const vf *)(q + ((size_t)k * NV + v) * VL); \
+                _Pragma("GCC unroll 8") for (int a = 0; a < NR; a++) {                                                 \
+                    const float y = r[a][k];                                                                           \
+                    _Pragma("GCC unroll 8") for (int v = 0; v < NV; v++) acc[a][v] += x[v] * y;                        \
+                }                                                                                                      \
+            }                                                                                                          \
+            _Pragma("GCC unroll 8") for (int a = 0; a < NR; a++) {                                                     \
+                const float s = inv ? inv[a][w] : 1.0f;                                                                \
+                _Pragma("GCC unroll 8") for (int v = 0; v < NV; v++) {                                                 \
+                    const vf y = acc[a][v] * s;                                                                        \
+                    const vi more = y > best[w * NV + v];                                                              \
+                    best[w * NV + v] = vmax(y, best[w * NV + v]);                                                      \
+                    bad[w * NV + v] |= (y != y);                                                                       \
+                    if (at) at[v] = picki(more, (vi){0} + id[a], at[v]);                                               \
+                }                                                                                                      \
+            }                                                                                                          \
+        }                                                                                                              \
+    }
+GROUP(1, 8)
+GROUP(2, 6)
+GROUP(3, 4)
+
+/* queries: blocks of at most three vectors of lanes; block b starts at lane 3*VL*b and holds D*lanes floats at qt[b].
+ * weight[t] is 1 for query vectors that count, 0 otherwise; query i owns lanes qo[i]..qo[i+1].
+ * pages: rows po[j]..po[j+1] of `pages` (kind F32|BF16|F16, width `stride` elements), those with mask 0 left out.
+ * widths: nw nested widths, the last <= stride; with `unit` rows and queries are divided by the norm of each prefix
+ *         (1/norm of query vectors in qinv [nw][T]; zero rows stay zero).
+ * scores[w][i][j - first] at w*sw + i*si + (j - first); at[t][j - first], the winning row within the page, if not NULL.
+ * mean: divide by the sum of weights. Returns 0, or 1 when memory is short. */
+int vdr_maxsim(const float *const *qt, int64_t T, const float *weight, const int64_t *qo, int64_t nq, const void *pages,
+               int kind, int64_t stride, const int64_t *po, int64_t first, int64_t last, const uint8_t *mask, int nw,
+               const int32_t *width, int unit, const float *qinv, int mean, float *scores, int64_t sw, int64_t si,
+               int32_t *at, int64_t sa) {
+    const int64_t blocks = (T + 3 * VL - 1) / (3 * VL), lanes = blocks * 3 * VL;
+    const int size = kind == F32 ? 4 : 2;
+    const int D = width[nw - 1];
+    int64_t strip = STRIP / 4 / (D > 0 ? D : 1) / 24 * 24;
+    if (strip < 24) strip = 24;
+    float *wide = malloc(strip * D * 4 + 64), *norms = malloc(strip * nw * 4 + 64);
+    float *best = malloc((size_t)nw * lanes * 4 + 64);
+    int32_t *bad = malloc((size_t)nw * lanes * 4 + 64), *win = malloc(lanes * 4 + 64), *id = malloc((strip + 8) * 4);
+    const float **row = malloc((strip + 8) * sizeof(float *)), **inv = malloc((strip + 8) * sizeof(float *));
+    int failed = !wide || !norms || !best || !bad || !win || !id || !row || !inv;
+    for (int64_t j = first; j < last && !failed; j++) {
+        for (int64_t i = 0; i < nw * lanes; i++) best[i] = -INFINITY;
+        memset(bad, 0, (size_t)nw * lanes * 4);
+        memset(win, 0, lanes * 4);
+        int64_t r = po[j];
+        while (r < po[j + 1]) {
+            int n = 0;
+            for (; r < po[j + 1] && n < strip; r++) {
+                if (mask && !mask[r]) continue;
+                const char *source = (const char *)pages + (size_t)r * stride * size;
+                id[n] = (int32_t)(r - po[j]);
+                if (kind == F32) {
+                    row[n] = (const float *)source;
+                } else {
+                    row[n] = wide + (size_t)n * D;
+                    widen(wide + (size_t)n * D, source, D, kind);
+                }
+                if (unit) {
+                    float square = 0;
+                    for (int w = 0, k = 0; w < nw; w++) {
+                        for (; k < width[w]; k++) square += row[n][k] * row[n][k];
+                        norms[n * nw + w] = square > 0 ? 1.0f / sqrtf(square) : (square == 0 ? 0.0f : NAN);
+                    }
+                    inv[n] = norms + n * nw;
+                }
+                n++;
+            }
+            if (!n) continue;
+            for (int a = 0; a < 8; a++) { /* repeating the last row fills the last group and changes no maximum */
+                row[n + a] = row[n - 1];
+                inv[n + a] = unit ? inv[n - 1] : 0;
+                id[n + a] = id[n - 1];
+            }
+            for (int64_t b = 0; b < blocks; b++) {
+                const int64_t left = T - b * 3 * VL;
+                const int nv = left > 2 * VL ? 3 : left > VL ? 2 : 1;
+                const int step = nv == 3 ? 4 : nv == 2 ? 6 : 8;
+                vf *bb = (vf *)(best + (size_t)b * nw * 3 * VL);
+                vi *nn = (vi *)(bad + (size_t)b * nw * 3 * VL), *ww = at ? (vi *)(win + b * 3 * VL) : 0;
+                for (int a = 0; a < n; a += step) {
+                    const float *const *scale = unit ? inv + a : 0;
+                    if (nv == 3) group_3(row + a, id + a, qt[b], nw, width, scale, bb, nn, ww);
+                    else if (nv == 2) group_2(row + a, id + a, qt[b], nw, width, scale, bb, nn, ww);
+                    else group_1(row + a, id + a, qt[b], nw, width, scale, bb, nn, ww);
+                }
+            }
+        }
+        for (int w = 0; w < nw; w++) {
+            for (int64_t i = 0; i < nq; i++) {
+                double sum = 0, count = 0;
+                for (int64_t t = qo[i]; t < qo[i + 1]; t++) {
+                    if (weight && weight[t] == 0) continue;
+                    const int64_t b = t / (3 * VL), left = T - b * 3 * VL;
+                    const int64_t nv = left > 2 * VL ? 3 : left > VL ? 2 : 1;
+                    const size_t lane = (size_t)b * nw * 3 * VL + w * nv * VL + t % (3 * VL);
+                    sum += bad[lane] ? NAN : (double)best[lane] * (unit ? qinv[w * T + t] : 1.0f);
+                    count += 1;
+                }
+                scores[w * sw + i * si + (j - first)] = (float)(mean && count > 0 ? sum / count : sum);
+            }
+        }
+        if (at)
+            for (int64_t t = 0; t < T; t++) at[t * sa + (j - first)] = win[t];
+    }
+    free(wide), free(norms), free(best), free(bad), free(win), free(id), free((void *)row), free((void *)inv);
+    return failed;
+}
+
+/* Gradient of the pages: gp[j][at[t][j]] += g[i(t)][j] * q[t], pages first..last, each written by one caller. */
+void vdr_maxsim_grad_pages(const float *q, const float *weight, const int64_t *qo, int64_t nq, int64_t D, const float *g,
+                           int64_t sg, const int32_t *at, int64_t sa, int64_t lp, int64_t first, int64_t last, float *gp) {
+    for (int64_t j = first; j < last; j++)
+        for (int64_t i = 0; i < nq; i++) {
+            const float s = g[i * sg + j];
+            if (s == 0) continue;
+            for (int64_t t = qo[i]; t < qo[i + 1]; t++) {
+                if (weight[t] == 0) continue;
+                const float *x = q + t * D;
+                float *y = gp + ((size_t)j * lp + at[t * sa + j]) * D;
+                for (int64_t k = 0; k < D; k++) y[k] += s * x[k];
+            }
+        }
+}
+
+/* Gradient of the queries: gq[t] += g[i][j] * p[j][at[t][j]], queries first..last, each written by one caller. */
+void vdr_maxsim_grad_queries(const float *p, const float *weight, const int64_t *qo, int64_t first, int64_t last, int64_t D,
+                             const float *g, int64_t sg, const int32_t *at, int64_t sa, int64_t lp, int64_t np, float *gq) {
+    for (int64_t i = first; i < last; i++)
+        for (int64_t j = 0; j < np; j++) { /* pages outside: the page's rows stay in cache for all of the query's vectors */
+            const float s = g[i * sg + j];
+            if (s == 0) continue;
+            for (int64_t t = qo[i]; t < qo[i + 1]; t++) {
+                if (weight[t] == 0) continue;
+                const float *x = p + ((size_t)j * lp + at[t * sa + j]) * D;
+                float *y = gq + t * D;
+                for (int64_t k = 0; k < D; k++) y[k] += s * x[k];
+            }
+        }
+}

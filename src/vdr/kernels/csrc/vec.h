@@ -1,0 +1,47 @@
+/* One vector of floats as wide as the processor's registers; GCC and Clang turn it into AVX2, AVX-512, NEON or SSE. */
+#ifndef VDR_VEC_H
+#define VDR_VEC_H
+#include <stdint.h>
+#if defined(__AVX__)
+#include <immintrin.h>
+#endif
+#if defined(__AVX512F__)
+#define VL 16
+#else
+#define VL 8
+#endif
+typedef float vf __attribute__((vector_size(VL * 4), aligned(4)));
+typedef int32_t vi __attribute__((vector_size(VL * 4), aligned(4)));
+
+static inline vf pick(vi mask, vf yes, vf no) { return (vf)((mask & (vi)yes) | (~mask & (vi)no)); }
+static inline vi picki(vi mask, vi yes, vi no) { return (mask & yes) | (~mask & no); }
+
+/* Second operand where either is NaN. */
+static inline vf vmin(vf a, vf b) {
+#if defined(__AVX512F__)
+    return (vf)_mm512_min_ps((__m512)a, (__m512)b);
+#elif defined(__AVX__)
+    return (vf)_mm256_min_ps((__m256)a, (__m256)b);
+#else
+    return pick(a < b, a, b);
+#endif
+}
+static inline vf vmax(vf a, vf b) {
+#if defined(__AVX512F__)
+    return (vf)_mm512_max_ps((__m512)a, (__m512)b);
+#elif defined(__AVX__)
+    return (vf)_mm256_max_ps((__m256)a, (__m256)b);
+#else
+    return pick(a > b, a, b);
+#endif
+}
+static inline int any(vi mask) {
+#if defined(__AVX__) && !defined(__AVX512F__)
+    return _mm256_movemask_ps((__m256)mask);
+#else
+    int hit = 0;
+    for (int v = 0; v < VL; v++) hit |= mask[v];
+    return hit;
+#endif
+}
+#endif

@@ -1,0 +1,86 @@
+"""Calls into the native MaxSim (`csrc/maxsim.c`): layout of query lanes, threads over pages, gradients.
+
+Internal: the public functions of :mod:`vdr.kernels.maxsim` check their input and choose the path.
+"""
+
+from __future__ import annotations
+
+import ctypes
+
+import numpy as np
+import torch
+
+from vdr.kernels import native
+from vdr.kernels.native import pointer
+
+KINDS = {torch.float32: 0, torch.bfloat16: 1, torch.float16: 2}
+#: Below this many multiply-adds a call stays in one thread: waking another costs about 50 µs.
+SINGLE = 4_000_000
+
+
+class Lanes:
+    """Query vectors [T, D] transposed into blocks of lanes; owns the memory that the C pointers refer to."""
+
+    def __init__(self, q: torch.Tensor) -> None:
+        library = native.library()
+        assert library is not None
+        vl = library.vdr_lanes()
+        q32 = q.detach().float()
+        self.q = q32 if q32.is_contiguous() else q32.contiguous()
+        total, width = self.q.shape
+        self.blocks = []
+        for start in range(0, total, 3 * vl):
+            rows = min(3 * vl, total - start)
+            block = torch.zeros(width, -(-rows // vl) * vl)
+            block[:, :rows] = self.q[start:start + rows].T
+            self.blocks.append(block)
+        self.table = (ctypes.c_void_p * max(1, len(self.blocks)))(*[block.data_ptr() for block in self.blocks])
+
+
+def pages_of(p: torch.Tensor) -> torch.Tensor:
+    """Contiguous rows in a storage type that the kernel widens itself."""
+    p = p.detach()
+    return (p if p.dtype in KINDS else p.float()).contiguous()
+
+
+def score(lanes: Lanes, qo: np.ndarray, p: torch.Tensor, po: np.ndarray, first: int, last: int, scores: np.ndarray, *,
+          weight: torch.Tensor | None = None, mask: torch.Tensor | None = None, widths: list[int] | None = None,
+          inverse: np.ndarray | None = None, mean: bool = False, at: torch.Tensor | None = None) -> None:
+    """Fill ``scores [W, nq, last - first]`` (a view with unit last stride) and ``at [T, last - first]``."""
+    library = native.library()
+    assert library is not None
+    ladder = np.asarray([p.shape[-1]] if widths is None else widths, dtype=np.int32)
+    long = ctypes.c_int64
+    failed = library.vdr_maxsim(
+        lanes.table, long(len(lanes.q)), pointer(weight), pointer(qo), long(len(qo) - 1), pointer(p),
+        KINDS[p.dtype], long(p.shape[-1]), pointer(po), long(first), long(last), pointer(mask), len(ladder), pointer(ladder),
+        int(widths is not None), pointer(inverse), int(mean), pointer(scores),
+        long(scores.strides[0] // 4), long(scores.strides[1] // 4), pointer(at), long(0 if at is None else at.stride(0)))
+    if failed:
+        raise MemoryError("native MaxSim: not enough memory for its strips")
+
+
+def parts(po: np.ndarray, work_per_row: int) -> list[tuple[int, int]]:
+    """Page ranges of about equal numbers of vectors, several a thread so that a slow thread is not waited for."""
+    pages = len(po) - 1
+    workers = native.threads()
+    if workers == 1 or pages < 2 or (po[-1] - po[0]) * work_per_row < SINGLE:
+        return [(0, pages)] if pages else []
+    count = min(pages, workers * 4)
+    cuts = np.searchsorted(po, np.linspace(po[0], po[-1], count + 1)[1:-1])
+    edges = sorted({0, pages, *cuts.tolist()})
+    return list(zip(edges[:-1], edges[1:], strict=True))
+
+
+def search(q: torch.Tensor, qo: np.ndarray, p: torch.Tensor, po: np.ndarray, widths: list[int] | None) -> np.ndarray:
+    """Ragged search → [W, queries, pages]; W = 1 without widths."""
+    lanes, pages = Lanes(q), pages_of(p)
+    inverse = None
+    if widths is not None:
+        norms = lanes.q.square().cumsum(1)[:, [w - 1 for w in widths]].sqrt()
+        inverse = torch.where(norms == 0, 0.0, 1.0 / norms).T.contiguous().numpy()
+    out = np.empty((1 if widths is None else len(widths), len(qo) - 1, len(po) - 1), dtype=np.float32)
+    native.run(lambda part: score(lanes, qo, pages, po, *part, out[:, :, part[0]:], widths=widths, inverse=inverse),
+               parts(po, len(q) * q.shape[1]))
+    out[:, np.diff(qo) == 0] = 0.0
+    return out
