@@ -1,0 +1,90 @@
+"""From a record to its tables and figures: what `vdr table1`, `make table1` and the notebooks call."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import pandas as pd
+
+from vdr.evaluation.verdicts import paired_changes
+from vdr.report.compare import Comparison, compare
+from vdr.report.figures import change_figure, save
+from vdr.report.record import Record, open_record
+from vdr.report.reference import paper_table1, wt_runs
+from vdr.report.table1 import build_table, render_text, write_table
+from vdr.study.catalogue import load_suites, load_tables
+
+__all__ = ["Table1", "compare_records", "make_table1", "table1_of", "titles"]
+
+
+@dataclass(frozen=True)
+class Table1:
+    """A finished Table 1: the long table, the record it was made from, and the paper's seed-paired changes."""
+
+    table: pd.DataFrame
+    record: Record
+    paper_seeds: pd.DataFrame
+
+    def text(self) -> str:
+        """The table for a terminal, the paper's figures in brackets."""
+        return render_text(self.table, self.record.notes)
+
+
+def titles() -> dict[str, str]:
+    """Suite name → the title that figures show, with the overlap with the training corpus."""
+    return {
+        name: f"{suite.title}\n{'in domain' if suite.in_domain else suite.paper_suite}"
+        for name, suite in load_suites().items()
+    }
+
+
+def table1_of(record: Record, table: str = "wt-table1") -> Table1:
+    """Build a Table-1-like table of the study's catalogue from a record; the suites are the record's own.
+
+    Raises BadInput for an unknown table and for runs that the record lacks, DamagedArtefact when scores and run files
+    differ.
+    """
+    entry = load_tables()[table]
+    scores = record.scores()
+    scores = scores[scores["recipe"] == (entry.recipe or record.meta["recipe"])]
+    present = list(dict.fromkeys(scores["suite"]))
+    suites = [suite for suite in (entry.suites or tuple(load_suites())) if suite in present]
+    stands_for = {name: suite.paper_suite for name, suite in load_suites().items()}
+    built = build_table(
+        scores,
+        arms=entry.arms,
+        suites=suites or list(entry.suites),
+        paper=paper_table1(),
+        paper_suites=stands_for,
+        baseline=entry.baseline,
+    )
+    runs = wt_runs()
+    runs = runs[(runs["recipe"] == "three_epochs") & runs["arm"].isin(entry.arms)]
+    back = {paper: name for name, paper in stands_for.items()}
+    seeds = paired_changes(runs, entry.baseline).dropna(subset=["change"])
+    return Table1(built, record, seeds.assign(suite=seeds["suite"].map(back)))
+
+
+def make_table1(record: Path | str, out: Path | str, *, table: str = "wt-table1") -> Table1:
+    """Render a record's table into `<out>/tables` and its figure into `<out>/figures`; returns what was made.
+
+    The same record gives the same bytes. Raises what :func:`open_record` and :func:`table1_of` raise; nothing is
+    written then.
+    """
+    made = table1_of(open_record(record), table)
+    figure = save(
+        change_figure(made.table, made.paper_seeds, titles=titles()), Path(out) / "figures" / f"{table}-changes.png"
+    )
+    entry = load_tables()[table]
+    title = f"{entry.paper} {entry.kind.title()} {entry.number}: {entry.title}"
+    write_table(
+        made.table, made.record, Path(out) / "tables", name=table, title=title, figure=figure, baseline=entry.baseline
+    )
+    return made
+
+
+def compare_records(fresh: Path | str, recorded: Path | str, *, table: str = "wt-table1") -> Comparison:
+    """How a fresh record's table and run files compare with a recorded one's."""
+    records = open_record(fresh), open_record(recorded)
+    return compare(*(table1_of(record, table).table for record in records), records=records)
