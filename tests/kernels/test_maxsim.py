@@ -5,12 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from vdr.errors import BadInput
-from vdr.kernels import reference
-from vdr.kernels.maxsim import maxsim, maxsim_search
+from vdr.kernels import native, reference
+from vdr.kernels.maxsim import maxsim, maxsim_search, maxsim_search_widths, unit_rows
 
 FAST = settings(max_examples=40, deadline=None)
 
@@ -111,10 +111,19 @@ def test_inputs_that_do_not_fit_are_refused(bad):
         maxsim(q, p, **kw)
 
 
-@FAST
-@given(st.integers(0, 9999), st.lists(st.integers(0, 5), min_size=1, max_size=4),
+@pytest.fixture(params=["native", "blas"])
+def path(request, monkeypatch):
+    """Every search test runs with and without the C kernel."""
+    if request.param == "blas":
+        monkeypatch.setenv("VDR_NATIVE", "0")
+    elif native.library() is None:
+        pytest.skip("no C compiler on this machine: only the path without one can be tested")
+
+
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.integers(0, 9999), st.lists(st.integers(0, 40), min_size=1, max_size=4),
        st.lists(st.integers(0, 40), min_size=1, max_size=7), st.sampled_from([1, 4, 33, 64, 128]))
-def test_ragged_search_equals_the_reference(seed, queries, pages, d):
+def test_ragged_search_equals_the_reference(path, seed, queries, pages, d):
     qo, po = np.cumsum([0, *queries]), np.cumsum([0, *pages])
     q, p = draw(seed, int(qo[-1]), d).numpy(), draw(seed + 1, int(po[-1]), d).numpy()
     got = maxsim_search(q, qo, p, po)
@@ -122,7 +131,7 @@ def test_ragged_search_equals_the_reference(seed, queries, pages, d):
     np.testing.assert_allclose(got, reference.maxsim_search(q, qo, p, po), rtol=1e-5, atol=1e-4)
 
 
-def test_search_takes_tensors_and_half_precision():
+def test_search_takes_tensors_and_half_precision(path):
     q, p = draw(0, 7, 16), draw(1, 30, 16)
     qo, po = torch.tensor([0, 3, 7]), torch.tensor([0, 10, 30])
     scores = maxsim_search(q, qo, p, po)
@@ -132,13 +141,50 @@ def test_search_takes_tensors_and_half_precision():
         torch.testing.assert_close(low, maxsim_search(q.to(dtype).float(), qo, p.to(dtype).float(), po))
 
 
+def test_half_precision_keeps_subnormals_infinities_and_signs(path):
+    bits = torch.arange(0, 1 << 16, 37, dtype=torch.int32).to(torch.uint16).view(torch.float16)
+    bits = bits[torch.isfinite(bits)]
+    scores = maxsim_search(torch.ones(1, 1), [0, 1], bits[:, None], np.arange(len(bits) + 1))
+    assert torch.equal(scores[0], bits.float())
+
+
+@pytest.mark.parametrize("lq", range(1, 60, 7))
+@pytest.mark.parametrize("lp", [1, 3, 31, 33, 100])
+def test_every_block_of_lanes_and_rows(path, lq, lp):
+    q, p = draw(lq, lq, 24).numpy(), draw(lp, lp + 5, 24).numpy()
+    qo, po = [0, lq // 2, lq], [0, 5, 5 + lp]
+    np.testing.assert_allclose(maxsim_search(q, qo, p, po), reference.maxsim_search(q, qo, p, po), rtol=1e-5, atol=1e-4)
+
+
+def test_several_widths_in_one_pass_equal_slicing_and_renormalising(path):
+    q, p = draw(0, 50, 32), draw(1, 90, 32)
+    p[3] = 0.0
+    p[4, :8] = 0.0  # zero at the narrow width only
+    qo, po, widths = np.array([0, 20, 20, 50]), np.array([0, 7, 50, 90]), [8, 16, 32]
+    got = maxsim_search_widths(q, qo, p, po, widths)
+    for scores, w in zip(got, widths, strict=True):
+        want = reference.maxsim_search(unit_rows(q[:, :w]).numpy(), qo, unit_rows(p[:, :w]).numpy(), po)
+        np.testing.assert_allclose(scores.numpy(), want, rtol=1e-5, atol=1e-5)
+    with pytest.raises(BadInput, match="widths"):
+        maxsim_search_widths(q, qo, p, po, [16, 8])
+
+
+def test_threads_change_nothing(monkeypatch):
+    q, p, po = draw(0, 40, 64).numpy(), draw(1, 20_000, 64).numpy(), np.arange(0, 20_001, 40)
+    one, many = [], []
+    for workers, out in (("1", one), ("3", many)):
+        monkeypatch.setenv("OMP_NUM_THREADS", workers)
+        out.append(maxsim_search(q, [0, 40], p, po))
+    assert np.array_equal(one[0], many[0])
+
+
 @pytest.mark.parametrize("offsets", [[0, 2], [1, 3], [0, 4, 3], []])
 def test_search_refuses_offsets_that_do_not_fit(offsets):
     with pytest.raises(BadInput, match="page_offsets"):
         maxsim_search(np.zeros((1, 4), np.float32), [0, 1], np.zeros((3, 4), np.float32), offsets)
 
 
-def test_one_bad_vector_does_not_leak_into_other_items():
+def test_one_bad_vector_does_not_leak_into_other_items(path):
     q, p = draw(0, 4, 8), draw(1, 9, 8)
     q[0] = torch.nan
     scores = maxsim_search(q, [0, 2, 4], p, [0, 4, 9])

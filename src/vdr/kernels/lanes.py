@@ -31,7 +31,7 @@ class Lanes:
         self.blocks = []
         for start in range(0, total, 3 * vl):
             rows = min(3 * vl, total - start)
-            block = torch.zeros(width, -(-rows // vl) * vl)
+            block = torch.zeros(width, -(-rows // (vl // 2)) * (vl // 2))
             block[:, :rows] = self.q[start:start + rows].T
             self.blocks.append(block)
         self.table = (ctypes.c_void_p * max(1, len(self.blocks)))(*[block.data_ptr() for block in self.blocks])

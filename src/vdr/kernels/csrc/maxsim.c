@@ -13,7 +13,7 @@
 #include "vec.h"
 
 enum { F32 = 0, BF16 = 1, F16 = 2 };
-enum { STRIP = 48 * 1024 };
+enum { STRIP = 16 * 1024, AHEAD = 8 * 1024, CHUNK = 16 };
 
 int vdr_lanes(void) { return VL; }
 
@@ -45,43 +45,76 @@ static void widen(float *to, const void *from, int64_t n, int kind) {
     }
 }
 
-/* One group of NR page rows against NV vectors of query lanes, for every width in turn. */
-#define GROUP(NV, NR)                                                                                                  \
-    static void group_##NV(const float *const *row, const int32_t *id, const float *q, int nw, const int32_t *width,   \
-                           const float *const *inv, vf *best, vi *bad, vi *at) {                                       \
-        vf acc[NR][NV];                                                                                                \
+/* Fold one vector of products y into the running maxima, NaN marks and winners. */
+#define FOLD(F, I, y, best, bad, at, w)                                                                                \
+    do {                                                                                                               \
+        const I more_ = (y) > *(F *)(best);                                                                            \
+        *(F *)(best) = (F)((more_ & (I)(y)) | (~more_ & *(I *)(best)));                                                \
+        *(I *)(bad) |= ((y) != (y));                                                                                   \
+        if (at) *(I *)(at) = (more_ & ((I){0} + (w))) | (~more_ & *(I *)(at));                                         \
+    } while (0)
+
+/* One group of NR page rows against NV vectors and, with H, half a vector of query lanes, for every width in turn. */
+#define GROUP(name, NV, H, NR)                                                                                         \
+    static void name(const float *const *row, const int32_t *id, const float *q, int nw, const int32_t *width,         \
+                     const float *const *inv, const char *next, int ahead, float *best, int32_t *bad, int32_t *at) {   \
+        enum { LANES = NV * VL + H * VL / 2 };                                                                         \
+        vf acc[NR][NV + 1];                                                                                            \
+        hf half[NR];                                                                                                   \
         const float *r[NR];                                                                                            \
         for (int a = 0; a < NR; a++) {                                                                                 \
             r[a] = row[a];                                                                                             \
             for (int v = 0; v < NV; v++) acc[a][v] = (vf){0};                                                          \
+            half[a] = (hf){0};                                                                                         \
         }                                                                                                              \
         int k = 0;                                                                                                     \
         for (int w = 0; w < nw; w++) {                                                                                 \
-            for (const int stop = width[w]; k < stop; k++) {                                                           \
-                vf x[NV];                                                                                              \
-                _Pragma("GCC unroll 8") for (int v = 0; v < NV; v++) x[v] = *(const vf *)(q + ((size_t)k * NV + v) * VL); \
-                _Pragma("GCC unroll 8") for (int a = 0; a < NR; a++) {                                                 \
-                    const float y = r[a][k];                                                                           \
-                    _Pragma("GCC unroll 8") for (int v = 0; v < NV; v++) acc[a][v] += x[v] * y;                        \
+            while (k < width[w]) {                                                                                     \
+                const int stop = k + CHUNK < width[w] ? k + CHUNK : width[w];                                          \
+                for (int a = 0; a < ahead; a++, next += 64) __builtin_prefetch(next, 0, 3);                            \
+                for (; k < stop; k++) {                                                                                \
+                    const float *x = q + (size_t)k * LANES;                                                            \
+                    vf u[NV + 1];                                                                                      \
+                    hf t = {0};                                                                                        \
+                    _Pragma("GCC unroll 4") for (int v = 0; v < NV; v++) u[v] = *(const vf *)(x + v * VL);             \
+                    if (H) t = *(const hf *)(x + NV * VL);                                                             \
+                    _Pragma("GCC unroll 8") for (int a = 0; a < NR; a++) {                                             \
+                        const vf y = splat(r[a] + k);                                                                  \
+                        _Pragma("GCC unroll 4") for (int v = 0; v < NV; v++) acc[a][v] += u[v] * y;                    \
+                        if (H) half[a] += t * low_half(y);                                                             \
+                    }                                                                                                  \
                 }                                                                                                      \
             }                                                                                                          \
             _Pragma("GCC unroll 8") for (int a = 0; a < NR; a++) {                                                     \
                 const float s = inv ? inv[a][w] : 1.0f;                                                                \
-                _Pragma("GCC unroll 8") for (int v = 0; v < NV; v++) {                                                 \
+                const int32_t n = id[a];                                                                               \
+                _Pragma("GCC unroll 4") for (int v = 0; v < NV; v++) {                                                 \
                     const vf y = acc[a][v] * s;                                                                        \
-                    const vi more = y > best[w * NV + v];                                                              \
-                    best[w * NV + v] = vmax(y, best[w * NV + v]);                                                      \
-                    bad[w * NV + v] |= (y != y);                                                                       \
-                    if (at) at[v] = picki(more, (vi){0} + id[a], at[v]);                                               \
+                    FOLD(vf, vi, y, best + w * LANES + v * VL, bad + w * LANES + v * VL, at ? at + v * VL : 0, n);     \
+                }                                                                                                      \
+                if (H) {                                                                                               \
+                    const hf y = half[a] * s;                                                                          \
+                    FOLD(hf, hi, y, best + w * LANES + NV * VL, bad + w * LANES + NV * VL, at ? at + NV * VL : 0, n);  \
                 }                                                                                                      \
             }                                                                                                          \
         }                                                                                                              \
     }
-GROUP(1, 8)
-GROUP(2, 6)
-GROUP(3, 4)
+typedef void Group(const float *const *, const int32_t *, const float *, int, const int32_t *, const float *const *,
+                   const char *, int, float *, int32_t *, int32_t *);
+GROUP(group_1, 0, 1, 8)
+GROUP(group_2, 1, 0, 8)
+GROUP(group_3, 1, 1, 6)
+GROUP(group_4, 2, 0, 6)
+GROUP(group_5, 2, 1, 4)
+GROUP(group_6, 3, 0, 4)
+/* By half vectors of lanes: 1..6. */
+static Group *const groups[7] = {0, group_1, group_2, group_3, group_4, group_5, group_6};
+static const int rows_of[7] = {0, 8, 8, 6, 6, 4, 4};
+enum { HALF = VL / 2, BLOCK = 3 * VL };
 
-/* queries: blocks of at most three vectors of lanes; block b starts at lane 3*VL*b and holds D*lanes floats at qt[b].
+static inline int halves(int64_t left) { return left >= BLOCK ? 6 : (int)((left + HALF - 1) / HALF); }
+
+/* queries: blocks of BLOCK lanes, the last rounded up to half vectors; qt[b] holds D*lanes floats, transposed.
  * weight[t] is 1 for query vectors that count, 0 otherwise; query i owns lanes qo[i]..qo[i+1].
  * pages: rows po[j]..po[j+1] of `pages` (kind F32|BF16|F16, width `stride` elements), those with mask 0 left out.
  * widths: nw nested widths, the last <= stride; with `unit` rows and queries are divided by the norm of each prefix
@@ -92,7 +125,7 @@ int vdr_maxsim(const float *const *qt, int64_t T, const float *weight, const int
                int kind, int64_t stride, const int64_t *po, int64_t first, int64_t last, const uint8_t *mask, int nw,
                const int32_t *width, int unit, const float *qinv, int mean, float *scores, int64_t sw, int64_t si,
                int32_t *at, int64_t sa) {
-    const int64_t blocks = (T + 3 * VL - 1) / (3 * VL), lanes = blocks * 3 * VL;
+    const int64_t blocks = (T + BLOCK - 1) / BLOCK, lanes = blocks * BLOCK;
     const int size = kind == F32 ? 4 : 2;
     const int D = width[nw - 1];
     int64_t strip = STRIP / 4 / (D > 0 ? D : 1) / 24 * 24;
@@ -136,16 +169,14 @@ int vdr_maxsim(const float *const *qt, int64_t T, const float *weight, const int
                 id[n + a] = id[n - 1];
             }
             for (int64_t b = 0; b < blocks; b++) {
-                const int64_t left = T - b * 3 * VL;
-                const int nv = left > 2 * VL ? 3 : left > VL ? 2 : 1;
-                const int step = nv == 3 ? 4 : nv == 2 ? 6 : 8;
-                vf *bb = (vf *)(best + (size_t)b * nw * 3 * VL);
-                vi *nn = (vi *)(bad + (size_t)b * nw * 3 * VL), *ww = at ? (vi *)(win + b * 3 * VL) : 0;
+                const int h = halves(T - b * BLOCK), step = rows_of[h];
+                float *bb = best + (size_t)b * nw * BLOCK;
+                int32_t *nn = bad + (size_t)b * nw * BLOCK, *ww = at ? win + b * BLOCK : 0;
                 for (int a = 0; a < n; a += step) {
-                    const float *const *scale = unit ? inv + a : 0;
-                    if (nv == 3) group_3(row + a, id + a, qt[b], nw, width, scale, bb, nn, ww);
-                    else if (nv == 2) group_2(row + a, id + a, qt[b], nw, width, scale, bb, nn, ww);
-                    else group_1(row + a, id + a, qt[b], nw, width, scale, bb, nn, ww);
+                    /* the memory is asked for the rows of a later group, little by little, while this one is computed */
+                    const char *next = (const char *)pages + (size_t)(r - n + a) * stride * size + AHEAD;
+                    groups[h](row + a, id + a, qt[b], nw, width, unit ? inv + a : 0, next,
+                              b == 0 && !mask ? step * size / 4 : 0, bb, nn, ww);
                 }
             }
         }
@@ -154,9 +185,8 @@ int vdr_maxsim(const float *const *qt, int64_t T, const float *weight, const int
                 double sum = 0, count = 0;
                 for (int64_t t = qo[i]; t < qo[i + 1]; t++) {
                     if (weight && weight[t] == 0) continue;
-                    const int64_t b = t / (3 * VL), left = T - b * 3 * VL;
-                    const int64_t nv = left > 2 * VL ? 3 : left > VL ? 2 : 1;
-                    const size_t lane = (size_t)b * nw * 3 * VL + w * nv * VL + t % (3 * VL);
+                    const int64_t b = t / BLOCK;
+                    const size_t lane = (size_t)b * nw * BLOCK + w * halves(T - b * BLOCK) * HALF + t % BLOCK;
                     sum += bad[lane] ? NAN : (double)best[lane] * (unit ? qinv[w * T + t] : 1.0f);
                     count += 1;
                 }

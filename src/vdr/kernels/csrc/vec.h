@@ -12,9 +12,35 @@
 #endif
 typedef float vf __attribute__((vector_size(VL * 4), aligned(4)));
 typedef int32_t vi __attribute__((vector_size(VL * 4), aligned(4)));
+typedef float hf __attribute__((vector_size(VL * 2), aligned(4))); /* half a register: 4 lanes cost half on 128-bit units */
+typedef int32_t hi __attribute__((vector_size(VL * 2), aligned(4)));
 
 static inline vf pick(vi mask, vf yes, vf no) { return (vf)((mask & (vi)yes) | (~mask & (vi)no)); }
 static inline vi picki(vi mask, vi yes, vi no) { return (mask & yes) | (~mask & no); }
+
+static inline vf splat(const float *x) {
+#if defined(__AVX512F__)
+    return (vf)_mm512_set1_ps(*x);
+#elif defined(__AVX__)
+    return (vf)_mm256_broadcast_ss(x);
+#else
+    vf y;
+    for (int v = 0; v < VL; v++) y[v] = *x;
+    return y;
+#endif
+}
+
+static inline hf low_half(vf x) {
+#if defined(__AVX512F__)
+    return (hf)_mm512_castps512_ps256((__m512)x);
+#elif defined(__AVX__)
+    return (hf)_mm256_castps256_ps128((__m256)x);
+#else
+    hf y;
+    __builtin_memcpy(&y, &x, sizeof y);
+    return y;
+#endif
+}
 
 /* Second operand where either is NaN. */
 static inline vf vmin(vf a, vf b) {
