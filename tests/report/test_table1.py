@@ -146,7 +146,7 @@ def test_the_terminal_form_shows_both(study):
     assert "| N " in text
     assert "(62.6)" in text
     assert "(+7.4)" in text
-    assert max(len(line) for line in text.splitlines() if line.startswith("|")) < 200
+    assert max(len(line) for line in text.splitlines() if line.startswith("|")) < 130
     assert list(overview(made.table)["arm"]) == ["baseline", "N", "S", "D", "A"]
 
 

@@ -32,11 +32,12 @@ class Table1:
 
 
 def titles() -> dict[str, str]:
-    """Suite name → the title that figures show, with the overlap with the training corpus."""
-    return {
-        name: f"{suite.title}\n{'in domain' if suite.in_domain else suite.paper_suite}"
+    """Suite name → its name and its overlap with the training corpus (WT Appendix C), as figures show them."""
+    overlap = {
+        name: "in domain" if suite.in_domain else "partly in domain" if suite.in_domain_datasets else "out of domain"
         for name, suite in load_suites().items()
     }
+    return {name: f"{name}\n{text}" for name, text in overlap.items()}
 
 
 def table1_of(record: Record, table: str = "wt-table1") -> Table1:

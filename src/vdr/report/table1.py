@@ -123,9 +123,18 @@ def markdown(frame: pd.DataFrame) -> str:
 
 
 def render_text(table: pd.DataFrame, notes: Sequence[str] = ()) -> str:
-    """What is printed at the end of a run: the overview (the paper's figures in brackets) and the notes."""
-    head = "nDCG@5, seed means; the paper's figures in brackets. Δ: change against the baseline of the same seed."
-    return "\n".join([head, "", markdown(overview(table)), "", *(f"- {note}" for note in notes)])
+    """What is printed at the end of a run: means, then changes with verdicts (the paper's figures in brackets),
+    notes."""
+    frame = overview(table)
+    changes = [name for name in frame.columns if name.startswith("Δ ")]
+    parts = [
+        "nDCG@5, seed means; in brackets the paper's figures",
+        markdown(frame.drop(columns=changes)),
+        "Δ: change against the baseline of the same seed, with the verdict over seeds",
+        markdown(frame.loc[frame[changes[0]] != "–", ["arm", *changes]] if changes else frame),
+        "\n".join(f"- {note}" for note in notes),
+    ]
+    return "\n\n".join(parts).rstrip()
 
 
 def cell_pedigree(table: pd.DataFrame, record: Record, baseline: str = "baseline") -> dict[str, Any]:
