@@ -87,8 +87,8 @@ def test_ratings_and_counted_drops(scored, tmp_path):
     assert drops.loc["pdf", ["pairs", "unparseable", "no_integer"]].tolist() == [6, 3, 3]
     assert drops.loc["all", "share"] == pytest.approx(3 / 13)
     assert (measures["unparseable"], measures["prompts"], measures["pairs"]) == (3, 10, 13)
-    assert measures["pairs_per_second"] > 0
-    assert not (tmp_path / "parts").exists()
+    assert measures["timing"]["pairs_per_second"] > 0
+    assert not (tmp_path / "partial").exists()
 
 
 def test_a_rating_above_100_is_dropped_not_clipped(tmp_path):
@@ -107,7 +107,7 @@ def test_killed_and_restarted_gives_the_same_bytes(scored, tmp_path, stop_after)
     engine = Engine()
     rate(plan, lambda: engine, make_page_of, tmp_path / "killed", measures := {})
     assert len(engine.calls) == 5 - stop_after
-    assert measures["pairs_rated_here"] < 13 or stop_after == 0
+    assert measures["timing"]["pairs_rated_here"] < 13 or stop_after == 0
     for name in ("ratings.parquet", "drops.csv", "report.json"):
         assert (tmp_path / "whole" / name).read_bytes() == (tmp_path / "killed" / name).read_bytes()
     assert sorted(p.name for p in (tmp_path / "killed").iterdir()) == ["drops.csv", "ratings.parquet", "report.json"]
@@ -140,7 +140,7 @@ def test_two_processes(scored, tmp_path):
     plan = plan_queue(scored, ROWS, 1)
     rate(plan, Engine, make_page_of, tmp_path / "one", {})
     rate(plan, Engine, make_page_of, tmp_path / "two", measures := {}, workers=2)
-    assert measures["pairs_rated_here"] == 13
+    assert measures["timing"]["pairs_rated_here"] == 13
     assert (tmp_path / "one/ratings.parquet").read_bytes() == (tmp_path / "two/ratings.parquet").read_bytes()
 
 

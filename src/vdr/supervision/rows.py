@@ -24,10 +24,10 @@ from vdr.supervision.targets import distil
 
 __all__ = ["ROWS", "build_rows", "read_rows"]
 
-#: rows.parquet, sorted by row_id. negatives: empty but for arms with negatives, in the order of choice; filled: how many
-#: of them, the last ones, are back-fill. candidates and targets: empty but for arms with targets; up to four, the labelled
-#: page possibly among them. target_weight: 1, or 0 where the row's distillation loss is zeroed (averages still run over
-#: all rows of a batch).
+#: rows.parquet, sorted by row_id. negatives: empty but for arms with negatives, in the order of choice; filled: how
+#: many of them, the last ones, are back-fill. candidates and targets: empty but for arms with targets; up to four, the
+#: labelled page possibly among them. target_weight: 1, or 0 where the row's distillation loss is zeroed (averages still
+#: run over all rows of a batch).
 ROWS = pa.schema(
     [
         ("row_id", pa.int64()),
