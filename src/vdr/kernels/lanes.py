@@ -6,6 +6,7 @@ Internal: the public functions of :mod:`vdr.kernels.maxsim` check their input an
 from __future__ import annotations
 
 import ctypes
+import itertools
 
 import numpy as np
 import torch
@@ -52,10 +53,11 @@ def score(lanes: Lanes, qo: np.ndarray, p: torch.Tensor, po: np.ndarray, first: 
     ladder = np.asarray([p.shape[-1]] if widths is None else widths, dtype=np.int32)
     long = ctypes.c_int64
     failed = library.vdr_maxsim(
-        lanes.table, long(len(lanes.q)), pointer(weight), pointer(qo), long(len(qo) - 1), pointer(p),
-        KINDS[p.dtype], long(p.shape[-1]), pointer(po), long(first), long(last), pointer(mask), len(ladder), pointer(ladder),
-        int(widths is not None), pointer(inverse), int(mean), pointer(scores),
-        long(scores.strides[0] // 4), long(scores.strides[1] // 4), pointer(at), long(0 if at is None else at.stride(0)))
+        lanes.table, long(len(lanes.q)), pointer(weight), pointer(qo), long(len(qo) - 1),
+        pointer(p), KINDS[p.dtype], long(p.shape[-1]), pointer(po), long(first), long(last), pointer(mask),
+        len(ladder), pointer(ladder), int(widths is not None), pointer(inverse), int(mean),
+        pointer(scores), long(scores.strides[0] // 4), long(scores.strides[1] // 4),
+        pointer(at), long(0 if at is None else at.stride(0)))
     if failed:
         raise MemoryError("native MaxSim: not enough memory for its strips")
 
@@ -69,7 +71,7 @@ def parts(po: np.ndarray, work_per_row: int) -> list[tuple[int, int]]:
     count = min(pages, workers * 4)
     cuts = np.searchsorted(po, np.linspace(po[0], po[-1], count + 1)[1:-1])
     edges = sorted({0, pages, *cuts.tolist()})
-    return list(zip(edges[:-1], edges[1:], strict=True))
+    return list(itertools.pairwise(edges))
 
 
 def search(q: torch.Tensor, qo: np.ndarray, p: torch.Tensor, po: np.ndarray, widths: list[int] | None) -> np.ndarray:

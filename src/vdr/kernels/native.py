@@ -1,9 +1,9 @@
 """The small C library behind the kernels: compiled once per machine with the system's C compiler, loaded with ctypes.
 
 The sources (`csrc/*.c`) are plain C with GCC/Clang vector types; they are compiled for the processor at hand into
-``$VDR_CACHE`` (default ``~/.cache/vdr``) under a name that holds the hash of sources, flags, compiler and processor. Without a
-compiler, or with ``VDR_NATIVE=0``, :func:`library` returns None and every kernel takes its NumPy/torch path: the same
-results within rounding, slower. Calls release the interpreter lock, so pages are spread over threads from Python.
+``$VDR_CACHE`` (default ``~/.cache/vdr``) under a name that holds the hash of sources, flags, compiler and processor.
+Without a compiler, or with ``VDR_NATIVE=0``, :func:`library` returns None and every kernel takes its NumPy/torch path:
+the same results within rounding, slower. Calls release the interpreter lock, so pages are spread over threads from Python.
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@
 /* Relative error that the matrix may have after any number of Lance-Williams steps; measured far below. */
 #define WINDOW 1e-4f
 
-/* Squared distances between all rows of x [n][d]; m [n][ld], ld a multiple of VL, padding columns +inf. xt: [d][ld]. */
+/* Squared distances between all rows of x [n][d]; m [n][ld], padding columns +inf. xt: [d][ld]. */
 static void distances(const float *x, const float *xt, int64_t n, int64_t d, float *m, int64_t ld) {
     for (int64_t i = 0; i < n; i += 4) {
         const int64_t i1 = i + 1 < n ? i + 1 : n - 1, i2 = i + 2 < n ? i + 2 : n - 1, i3 = i + 3 < n ? i + 3 : n - 1;
@@ -44,6 +44,9 @@ static void distances(const float *x, const float *xt, int64_t n, int64_t d, flo
     }
 }
 
+/* Floats from row to row: whole pairs of registers, an odd number of cache lines, so that a column does not fall into one set. */
+static int64_t stride_of(int64_t n) { return (n + 31) / 32 * 32 + 16; }
+
 static double exact(const double *a, double na, const double *b, double nb, int64_t d) {
     double s0 = 0, s1 = 0, s2 = 0, s3 = 0;
     const double ra = 1 / na, rb = 1 / nb;
@@ -64,7 +67,7 @@ static double exact(const double *a, double na, const double *b, double nb, int6
  * (twice the cost). Returns 0, 1 when memory is short, 2 when the chain does not close. */
 int vdr_ward(const float *x, int64_t n, int64_t d, int32_t *left, int32_t *right, double *height) {
     if (n < 2) return 0;
-    int64_t ld = (n + 2 * VL - 1) / (2 * VL) * (2 * VL), active = n, gone = 0;
+    int64_t ld = stride_of(n), active = n, gone = 0;
     float *m = malloc((size_t)n * ld * 4 + 64), *xt = calloc(d * ld + 16, 4), *off = calloc(ld + 16, 4);
     float *count = calloc(ld + 16, 4);
     double *sum = malloc((size_t)n * d * 8 + 8);
@@ -98,6 +101,15 @@ int vdr_ward(const float *x, int64_t n, int64_t d, int32_t *left, int32_t *right
             for (int v = 0; v < VL; v++) minimum = low[v] < minimum ? low[v] : minimum;
             const float limit = minimum * (1 + WINDOW);
             b = length > 1 ? chain[length - 2] : -1; /* SciPy prefers the chain's previous element among equals */
+            if (minimum == 0) { /* equal vectors: nothing to recompute, and there may be hundreds of them */
+                if (b < 0 || row[pos[b]] != 0)
+                    for (int64_t j = 0; j < width; j++)
+                        if (row[j] == 0 && off[j] == 0) { b = slot[j]; break; }
+                if (length > 1 && b == chain[length - 2]) break;
+                if (length > active) goto open;
+                chain[length++] = b;
+                continue;
+            }
             h = INFINITY;
             int32_t only = -1, found = 0;
             for (int64_t j = 0; j < width; j += VL) {
@@ -122,7 +134,8 @@ int vdr_ward(const float *x, int64_t n, int64_t d, int32_t *left, int32_t *right
             }
             if (found == 1) b = only;
             if (length > 1 && b == chain[length - 2]) break;
-            if (length > active) { /* cannot happen while the matrix keeps within its window */
+            if (length > active) {
+            open: /* cannot happen while the matrix keeps within its window */
                 failed = 2;
                 goto done;
             }
@@ -132,7 +145,7 @@ int vdr_ward(const float *x, int64_t n, int64_t d, int32_t *left, int32_t *right
         if (a > b) { const int32_t t = a; a = b, b = t; }
         const int64_t ca = pos[a], cb = pos[b];
         const float na = count[ca], nb = count[cb];
-        h = exact(sum + a * d, na, sum + b * d, nb, d);
+        h = m[ca * ld + cb] == 0 ? 0 : exact(sum + a * d, na, sum + b * d, nb, d);
         left[step] = a, right[step] = b, height[step] = h;
         off[ca] = INFINITY;
         float *ra = m + ca * ld, *rb = m + cb * ld;
@@ -150,7 +163,7 @@ int vdr_ward(const float *x, int64_t n, int64_t d, int32_t *left, int32_t *right
             int64_t kept = 0;
             for (int64_t j = 0; j < width; j++)
                 if (off[j] == 0) keep[kept++] = (int32_t)j;
-            const int64_t tight = (kept + VL - 1) / VL * VL;
+            const int64_t tight = stride_of(kept) < ld ? stride_of(kept) : ld;
             for (int64_t r = 0; r < kept; r++) { /* in place: nothing is written before it has been read */
                 float *target = m + r * tight;
                 const float *source = m + (int64_t)keep[r] * ld;
