@@ -13,7 +13,7 @@ PY := $(VENV)/bin/python
 VDR := $(VENV)/bin/vdr
 CHOSEN = --profile $(PROFILE) $(foreach item,$(SET),--set $(item))
 
-.PHONY: help setup test test-fast lint plan verify bench table1 lab lock containers-lint tables.mk clean-environment
+.PHONY: help setup test test-fast lint plan verify bench table1 notebooks lab lock containers-lint tables.mk clean-environment
 
 help: ## list every target
 	@echo "Targets (PROFILE=mini|smoke|pilot|paper, default $(PROFILE); SET=\"section.field=value …\" changes settings):"
@@ -44,6 +44,9 @@ verify: setup ## compare data and weights with their manifests in data_manifests
 
 bench: setup ## measure seconds per step, pages encoded and ratings per second, as ratios to plain code
 	@$(VDR) bench run $(CHOSEN)
+
+notebooks: setup ## execute every chapter from the profile's own run, into outputs/PROFILE/notebooks
+	@$(VDR) notebooks $(CHOSEN)
 
 lab: setup ## open the notebooks
 	@$(VENV)/bin/jupyter lab notebooks

@@ -63,10 +63,11 @@ if ! "${pip[@]}" install --require-hashes --no-deps -r requirements/torch-cpu.tx
   quietly "${pip[@]}" install --require-hashes --no-deps --extra-index-url "$TORCH_INDEX" -r requirements/torch-cpu.txt
 fi
 echo "set-up: $(grep -c '==' requirements/cpu.txt) locked packages" >&2
-quietly "${pip[@]}" install --require-hashes --no-deps -r requirements/cpu.txt
+quietly "${pip[@]}" install --no-compile --require-hashes --no-deps -r requirements/cpu.txt
 echo "set-up: this package" >&2
 quietly "${pip[@]}" install --no-deps --no-build-isolation --no-index -e .
 quietly "${pip[@]}" check
+quietly "$VENV/bin/python" -c 'from vdr.report.notebooks import ensure_kernel; ensure_kernel()'
 touch "$STAMP"
 rm -f "$log"
 echo "set-up: done in $(($(date +%s) - started)) s" >&2

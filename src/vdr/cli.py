@@ -8,13 +8,17 @@ from __future__ import annotations
 import importlib.util
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from vdr import __version__
 from vdr.errors import VdrError
 from vdr.progress import note
+
+if TYPE_CHECKING:
+    from vdr.pipeline import Study
+    from vdr.store import Artefact
 
 app = typer.Typer(
     name="vdr",
@@ -47,18 +51,19 @@ RecipeOption = Annotated[str | None, typer.Option("--recipe", help="one_epoch or
 TableArgument = Annotated[str, typer.Argument(help="table1, ev-figure7 or a catalogue name such as wt-table1; `vdr tables` lists them")]
 
 
-def _study(profile: str, settings: list[str] | None):  # noqa: ANN202 - a Study, imported late so that --help costs nothing
+def _study(profile: str, settings: list[str] | None) -> Study:
+    # Imported late, here and below, so that --help costs nothing.
     from vdr.pipeline import Study
     from vdr.study.settings import load_profile
 
     return Study(load_profile(profile, settings or []))
 
 
-def _say(artefact) -> None:  # noqa: ANN001
+def _say(artefact: Artefact) -> None:
     typer.echo(str(artefact.path))
 
 
-# -- stages --------------------------------------------------------------------------------------------------------------------------
+# -- stages ------------------------------------------------------------------------------------------------------------
 @app.command(rich_help_panel=STAGES)
 def corpus(profile: ProfileOption = "mini", settings: SetOption = None) -> None:
     """Make the corpus: training pages and queries, evaluation suites with their judgements.
@@ -142,7 +147,7 @@ def reproduce(name: TableArgument, profile: ProfileOption = "mini", settings: Se
     typer.echo(_study(profile, settings).reproduce(name))
 
 
-# -- looking -------------------------------------------------------------------------------------------------------------------------
+# -- looking -----------------------------------------------------------------------------------------------------------
 @app.command(rich_help_panel=LOOK)
 def plan(name: TableArgument, profile: ProfileOption = "mini", settings: SetOption = None) -> None:
     """Say what `vdr reproduce` would run, what is cached, why a cached thing does not serve, and how long it took last time."""
@@ -205,6 +210,18 @@ def settings(
 
 
 @app.command(rich_help_panel=LOOK)
+def notebooks(
+    name: Annotated[list[str] | None, typer.Argument(help="file names; all chapters if none is given")] = None,
+    refresh: Annotated[bool, typer.Option("--refresh", help="execute the committed ones in place, from the recorded run")] = False,
+    profile: ProfileOption = "mini",
+    settings: SetOption = None,
+) -> None:
+    """Execute the chapters headless with this profile's own record, into outputs/<profile>/notebooks."""
+    for path in _study(profile, settings).notebooks(name or None, refresh=refresh):
+        typer.echo(str(path))
+
+
+@app.command(rich_help_panel=LOOK)
 def verify(profile: ProfileOption = "mini", settings: SetOption = None) -> None:
     """Compare data, weights and artefacts on this machine with their manifests, and name every difference."""
     lines, wrong = _study(profile, settings).verify()
@@ -215,16 +232,15 @@ def verify(profile: ProfileOption = "mini", settings: SetOption = None) -> None:
 
 @app.command(rich_help_panel=LOOK)
 def record(
-    name: TableArgument = "wt-table1",
     out: Annotated[Path | None, typer.Option("--out", help="where to (default: outputs/recorded/<profile>)")] = None,
     profile: ProfileOption = "mini",
     settings: SetOption = None,
 ) -> None:
     """Keep a finished run with the code: its small files (run files, scores, manifests) become the recorded run."""
-    typer.echo(_study(profile, settings).keep_record(name, out))
+    typer.echo(_study(profile, settings).keep_record(out))
 
 
-# -- weights -------------------------------------------------------------------------------------------------------------------------
+# -- weights -----------------------------------------------------------------------------------------------------------
 @app.command("pretrain-mini", rich_help_panel=MAKE)
 def pretrain_mini(
     out: Annotated[Path | None, typer.Option("--out", help="also put the weights here (a directory that does not exist)")] = None,

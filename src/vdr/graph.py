@@ -117,7 +117,7 @@ def planned(store: Store, *targets: Step) -> list[Planned]:
             rows.append(Planned(step, "cached", same[-1].manifest.get("seconds"), place.name))
             continue
         alike = [item for item in earlier if item.label == step.label]
-        last = (alike or earlier or [None])[-1]
+        last = alike[-1] if alike else earlier[-1] if earlier else None
         state = "partial" if (place.parent / f".tmp-{step.key[:16]}").exists() else "to run"
         seconds = None if last is None else last.manifest.get("seconds")
         rows.append(Planned(step, state, seconds, _difference(step, alike[-1]) if alike else "never made"))

@@ -32,7 +32,7 @@ def clock(seconds: float | None) -> str:
     """
     if seconds is None or seconds != seconds or seconds < 0:
         return "?"
-    whole = int(round(seconds))
+    whole = round(seconds)
     if whole < 60:
         return f"{whole} s"
     hours, rest = divmod(whole, 3600)
@@ -79,7 +79,7 @@ class Progress(Generic[T]):
         self._closed = False
         self._plain_lines = 0
 
-    # -- counting -----------------------------------------------------------------------------------------------------
+    # -- counting ------------------------------------------------------------------------------------------------------
     def update(self, n: int = 1, suffix: str | None = None) -> None:
         """Count `n` more units; show them when it is time."""
         self.done += n
@@ -107,7 +107,7 @@ class Progress(Generic[T]):
             self._stream.write(self.line() + "\n")
             self._stream.flush()
 
-    # -- what is said -------------------------------------------------------------------------------------------------
+    # -- what is said --------------------------------------------------------------------------------------------------
     @property
     def elapsed(self) -> float:
         return time.monotonic() - self._started
@@ -163,7 +163,7 @@ class Progress(Generic[T]):
             # Progress is a courtesy: a full disk is reported by whoever writes results, not from here.
             self._file = None
 
-    # -- ends ---------------------------------------------------------------------------------------------------------
+    # -- ends ----------------------------------------------------------------------------------------------------------
     def close(self, failed: bool = False) -> None:
         """Show the last state once (in a log only when the task took long enough to be worth a line)."""
         if self._closed:

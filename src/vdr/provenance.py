@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import hashlib
 import importlib.metadata
@@ -102,10 +103,8 @@ def _processor() -> str:
 
 def reset_peak_memory() -> None:
     """Start the peak of resident memory anew (Linux; elsewhere the process's whole life counts)."""
-    try:
+    with contextlib.suppress(OSError):
         Path("/proc/self/clear_refs").write_text("5", encoding="ascii")
-    except OSError:
-        pass
 
 
 def peak_memory_mb() -> float:

@@ -34,8 +34,10 @@ __all__ = ["Artefact", "Inputs", "Keyed", "Store", "canonical_json", "load_artef
 FORMAT = 1
 MANIFEST = "manifest.json"
 PARTIAL = "partial"
+CODE = ".code"
 # What may differ between two runs of the same thing; everything else in a manifest must not.
 TIMES = ("started", "finished", "seconds", "peak_memory_mb")
+VARYING = ("timing", "memory")
 
 Builder = Callable[[Path, dict[str, Any]], None]
 _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
@@ -94,9 +96,9 @@ def sha256_file(path: Path) -> str:
 
 
 def stable_manifest(manifest: Mapping[str, Any]) -> dict[str, Any]:
-    """A manifest without the fields that hold times (and without `timing` in its measures): equal for equal runs."""
+    """A manifest without times and memory (and without `timing` and `memory` in its measures): equal for equal runs."""
     kept = {name: value for name, value in manifest.items() if name not in TIMES}
-    kept["measures"] = {name: value for name, value in manifest.get("measures", {}).items() if name != "timing"}
+    kept["measures"] = {name: value for name, value in manifest.get("measures", {}).items() if name not in VARYING}
     return kept
 
 
@@ -106,7 +108,7 @@ class Store:
     def __init__(self, root: Path | str) -> None:
         self.root = Path(root)
 
-    # -- names --------------------------------------------------------------------------------------------------------
+    # -- names ---------------------------------------------------------------------------------------------------------
     def key(self, stage: str, config: Mapping[str, Any], inputs: Inputs, version: int = 1) -> str:
         """Hex SHA-256 of the stage's canonical description."""
         described = {"stage": stage, "version": version, "config": config, "inputs": _input_keys(inputs)}
@@ -116,7 +118,7 @@ class Store:
         """The final directory of an artefact."""
         return self.root / _plain(stage) / f"{_plain(label) + '-' if label else ''}{key[:16]}"
 
-    # -- reading ------------------------------------------------------------------------------------------------------
+    # -- reading -------------------------------------------------------------------------------------------------------
     def find(
         self, stage: str, config: Mapping[str, Any], inputs: Inputs, version: int = 1, *, label: str = ""
     ) -> Artefact | None:
@@ -141,7 +143,7 @@ class Store:
                 found.append(load_artefact(path.parent, verify=False))
         return sorted(found, key=lambda item: str(item.manifest.get("finished", "")))
 
-    # -- making -------------------------------------------------------------------------------------------------------
+    # -- making --------------------------------------------------------------------------------------------------------
     def make(
         self,
         stage: str,
@@ -182,7 +184,7 @@ class Store:
         return Artefact(stage, key, final, manifest)
 
     def _prepare(self, work: Path) -> None:
-        marker = work / PARTIAL / "code"
+        marker = work / CODE
         code = provenance.source_hash()
         if work.exists() and (not marker.exists() or marker.read_text(encoding="utf-8") != code):
             shutil.rmtree(work)
@@ -210,8 +212,8 @@ class Store:
             error.add_note(f"while building {stage} {label or key[:16]} in {work}")
             raise
         seconds = time.perf_counter() - clock
-        if (work / MANIFEST).exists():
-            (work / MANIFEST).unlink()
+        for left in (work / MANIFEST, work / CODE):  # a manifest is there when a process died between its two last steps
+            left.unlink(missing_ok=True)
         for directory in sorted(work.rglob(PARTIAL)):
             if directory.is_dir():
                 shutil.rmtree(directory)

@@ -189,7 +189,7 @@ class Claim(Section):
     check: ClaimCheck
 
 
-Entry = TypeVar("Entry", Arm, Recipe, Suite, Table, Claim)
+Entry = TypeVar("Entry", bound=Section)
 
 
 class Catalogue(dict[str, Entry]):

@@ -8,7 +8,16 @@ from pydantic import Field, model_validator
 
 from vdr.study.base import Section
 
-__all__ = ["ArmLosses", "AttentionLoss", "DescriptionLoss", "InfoNce", "LoraSettings", "RecipeSettings", "ScoreLoss", "TrainingSettings"]
+__all__ = [
+    "ArmLosses",
+    "AttentionLoss",
+    "DescriptionLoss",
+    "InfoNce",
+    "LoraSettings",
+    "RecipeSettings",
+    "ScoreLoss",
+    "TrainingSettings",
+]
 
 
 class InfoNce(Section):
@@ -34,8 +43,8 @@ class AttentionLoss(Section):
 class DescriptionLoss(Section):
     """D: KL between the query's and the description's distributions over the batch's pages (WT §3, App. H).
 
-    WT names neither the direction nor what carries gradient. The defaults are those of the released code it takes D from
-    (ReAlign): KL(query ‖ description), gradients through both sides.
+    WT names neither the direction nor what carries gradient. The defaults are those of the released code it takes D
+    from (ReAlign): KL(query ‖ description), gradients through both sides.
     """
 
     weight: float = Field(0.2, ge=0)
@@ -67,7 +76,9 @@ class LoraSettings(Section):
     rank: int = Field(32, ge=1)
     alpha: float = Field(32, gt=0)
     dropout: float = Field(0.0, ge=0, lt=1)
-    impl: Literal["merged", "peft"] = Field("merged", description="W + BA formed each step, or peft's modules; equal at dropout 0")
+    impl: Literal["merged", "peft"] = Field(
+        "merged", description="W + BA formed each step, or peft's modules; equal at dropout 0"
+    )
 
     @model_validator(mode="after")
     def _no_dropout_when_merged(self) -> LoraSettings:
@@ -89,10 +100,16 @@ class TrainingSettings(Section):
     max_grad_norm: float | None = Field(1.0, gt=0, description="gradients are scaled down to this norm; null: never")
     projection_dim: int = Field(128, ge=1, description="width D of a token vector")
     lora: LoraSettings = Field(default_factory=LoraSettings)
-    forward: Literal["lean", "library"] = Field("lean", description="this package's forward pass of the language tower, or transformers'")
-    dtype: Literal["float32", "bfloat16"] = Field("float32", description="of the frozen weights; what trains is always fp32")
+    forward: Literal["lean", "library"] = Field(
+        "lean", description="this package's forward pass of the language tower, or transformers'"
+    )
+    dtype: Literal["float32", "bfloat16"] = Field(
+        "float32", description="of the frozen weights; what trains is always fp32"
+    )
     gradient_checkpointing: bool = False
-    vision_cache: bool = Field(True, description="read the frozen vision tower's output from a cache, computed once a page")
+    vision_cache: bool = Field(
+        True, description="read the frozen vision tower's output from a cache, computed once a page"
+    )
     checkpoint_every: int = Field(50, ge=1, description="steps between the checkpoints that a killed run resumes from")
     validate_epochs: float | None = Field(1.0, gt=0, description="epochs between validations; null: only at the end")
     validation_batch: int = Field(64, ge=1)
@@ -105,8 +122,10 @@ class TrainingSettings(Section):
     @model_validator(mode="after")
     def _consistent(self) -> TrainingSettings:
         if self.gradient_accumulation != 1:
-            raise ValueError("gradient_accumulation must be 1: InfoNCE takes its negatives from the batch, and accumulating "
-                             "over smaller batches is another loss")
+            raise ValueError(
+                "gradient_accumulation must be 1: InfoNCE takes its negatives from the batch, and accumulating "
+                "over smaller batches is another loss"
+            )
         if self.forward == "lean" and self.lora.impl != "merged":
             raise ValueError("forward lean needs lora.impl merged")
         if self.forward == "lean" and (self.dtype != "float32" or self.gradient_checkpointing):

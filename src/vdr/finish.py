@@ -1,0 +1,122 @@
+"""From finished runs to what a reader sees: record, notebook, table, figure, comparison with the recorded run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from vdr.corpus.access import load_suites, load_train
+from vdr.errors import BadInput
+from vdr.models.weights import locate
+from vdr.progress import note
+from vdr.report.gallery import asset_files, corpus_files
+from vdr.report.make import compare_records, make_table1
+from vdr.report.notebooks import parameters_of, run_notebook
+from vdr.report.record import collect, copy_record, shown_path
+from vdr.store import Artefact
+from vdr.study.catalogue import Table, load_arms
+from vdr.study.settings import Profile, outputs_root, repository_root
+
+__all__ = ["finish", "keep", "recorded_place", "render"]
+
+
+def recorded_place(profile: Profile) -> Path:
+    """Where a profile's recorded run lies with the code; no setting moves it."""
+    return repository_root() / "outputs" / "recorded" / profile.name
+
+
+def record_place(profile: Profile) -> Path:
+    """The record of a profile's own run."""
+    return profile.outputs / "record"
+
+
+def finish(
+    profile: Profile,
+    table: Table,
+    recipe: str,
+    runs: Mapping[tuple[str, int], Artefact],
+    corpus: Artefact,
+    extra: Iterable[Artefact] = (),
+) -> str:
+    """Collect the record, execute the table's notebook, and return what is printed: the table, its places, the comparison."""
+    record = record_place(profile)
+    datasets = [data for data in load_suites(corpus.path) if data.suite in profile.suites]
+    collect(
+        record,
+        runs,
+        datasets,
+        store_root=profile.artefacts,
+        profile=profile.name,
+        recipe=recipe,
+        notes=notes_of(profile, table),
+        depth=profile.report.recorded_depth,
+        file_limit_kib=profile.report.file_limit_kib,
+        extra=extra,
+        more=corpus_files(load_train(corpus.path), datasets) | asset_files(_weights(profile)),
+    )
+    made = make_table1(record, profile.outputs, table=table.name)
+    lines = [made.text(), ""]
+    if table.notebook is not None:
+        executed = _execute(profile, table, record)
+        lines.append(f"notebook  {shown_path(executed)}")
+    lines += [f"table     {shown_path(profile.outputs / 'tables' / (table.name + suffix))}" for suffix in (".csv", ".md", ".html")]
+    lines += [f"figure    {shown_path(path)}" for path in sorted((profile.outputs / "figures").glob(f"{table.name}*"))]
+    lines += [f"record    {shown_path(record)} (the runs behind every cell: vdr trace ARM SUITE)", ""]
+    lines.append(_compared(profile, table, record))
+    return "\n".join(lines)
+
+
+def _weights(profile: Profile) -> dict[str, Path]:
+    """The directories of the weights that ship with the package, whose reports the chapters show."""
+    sources = {"backbone": profile.models.backbone, "teacher": profile.models.teacher}
+    return {name: locate(source) for name, source in sources.items() if source.kind == "asset"}
+
+
+def _execute(profile: Profile, table: Table, record: Path) -> Path:
+    source = repository_root() / "notebooks" / str(table.notebook)
+    own = {"record": str(record), "out": str(profile.outputs), "table": table.name, **table.parameters}
+    known = parameters_of(source)
+    given: dict[str, Any] = {name: value for name, value in own.items() if name in known or name in table.parameters}
+    note(f"-- notebook {source.name}")
+    target = profile.outputs / "notebooks" / source.name
+    return run_notebook(source, target, given, timeout_s=profile.report.notebook_timeout_s)
+
+
+def _compared(profile: Profile, table: Table, record: Path) -> str:
+    recorded = recorded_place(profile)
+    if not (recorded / "record.json").exists():
+        return f"There is no recorded run of profile {profile.name} to compare with."
+    return compare_records(record, recorded, table=table.name).text()
+
+
+def notes_of(profile: Profile, table: Table) -> list[str]:
+    """What a reader of any table of this profile has to know: its size, its models, and what is not a teacher's judgement."""
+    lines = [f"Profile {profile.name}: {profile.title}."]
+    lines.append(f"Student from {profile.models.backbone.id}; ratings, maps and descriptions by {profile.models.teacher.id}.")
+    oracle = [name for name in table.arms if load_arms()[name].ratings == "oracle" and load_arms()[name].uses_ratings]
+    if oracle:
+        lines.append(f"ORACLE: {', '.join(oracle)} read the corpus's truth in place of the teacher's ratings.")
+    return lines
+
+
+def render(profile: Profile, table: Table, *, recorded: bool = False) -> str:
+    """The table as text from a record; its files are written under the profile's outputs.
+
+    Raises `BadInput` when there is no record yet.
+    """
+    place = recorded_place(profile) if recorded else record_place(profile)
+    out = outputs_root() / profile.name / "from-recorded" if recorded else profile.outputs
+    if not (place / "record.json").exists():
+        todo = "run `vdr record` after a finished run" if recorded else f"run `vdr reproduce {table.name}`, or add --recorded"
+        raise BadInput("there is no record here", where=shown_path(place), todo=todo)
+    made = make_table1(place, out, table=table.name)
+    files = f"table     {shown_path(out / 'tables' / (table.name + '.md'))} (also .csv, .html)"
+    return f"{made.text()}\n\n{files}"
+
+
+def keep(profile: Profile, out: Path | None = None) -> str:
+    """Copy the profile's record to `outputs/recorded/<profile>` (or `out`)."""
+    target = recorded_place(profile) if out is None else out
+    kept = copy_record(record_place(profile), target)
+    return f"recorded {len(kept.runs)} runs in {shown_path(target)}"

@@ -1,0 +1,326 @@
+"""The study's stages as functions: what the command line, make and the notebooks call.
+
+A `Study` is one profile with its store. `stage_*` make one artefact each (and what it needs); `reproduce` does everything behind a table.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from pydantic import BaseModel
+
+from vdr.errors import BadInput, DamagedArtefact, VdrError, did_you_mean
+from vdr.graph import Step, make, order, plan_lines, planned
+from vdr.progress import clock, note
+from vdr.scheduler import Job, run_jobs
+from vdr.steps import Steps, run_label
+from vdr.store import Artefact, Store, load_artefact
+from vdr.study.catalogue import Table, load_arms, load_recipes, load_suites, load_tables
+from vdr.study.settings import Profile, repository_root
+
+__all__ = ["Study", "describe_settings", "find_table", "make_targets"]
+
+
+class Study:
+    """One profile and its artefacts."""
+
+    def __init__(self, profile: Profile) -> None:
+        for suite in profile.suites:
+            load_suites()[suite]
+        load_recipes()[profile.recipe]
+        self.profile = profile
+        self.store = Store(profile.artefacts)
+        self.steps = Steps(profile)
+
+    # -- single stages -------------------------------------------------------------------------------------------------
+    def make(self, step: Step) -> Artefact:
+        """A step's artefact; builds it and what it needs."""
+        prepare_process(self.profile)
+        return make(step, self.store)
+
+    def stage_corpus(self) -> Artefact:
+        """Training pages and queries, suites with their judgements."""
+        return self.make(self.steps.corpus())
+
+    def stage_mine(self) -> list[Artefact]:
+        """The frozen pools and the scored pool."""
+        return [self.make(self.steps.pools()), self.make(self.steps.scored())]
+
+    def stage_rate(self) -> list[Artefact]:
+        """The teacher's ratings, attention maps and descriptions."""
+        return [self.make(self.steps.ratings()), self.make(self.steps.maps()), self.make(self.steps.descriptions())]
+
+    def stage_rows(self, arm: str, seed: int) -> Artefact:
+        """An arm's training rows."""
+        return self.make(self.steps.rows(load_arms()[arm], self.profile.seed(seed)))
+
+    def stage_train(self, arm: str, seed: int, recipe: str | None = None) -> Artefact:
+        """One student's checkpoint."""
+        return self.make(self.steps.checkpoint(load_arms()[arm], self.profile.seed(seed), self._recipe(recipe)))
+
+    def stage_encode(self, arm: str, seed: int, recipe: str | None = None) -> Artefact:
+        """Its vectors of every suite's pages and queries."""
+        return self.make(self.steps.vectors(load_arms()[arm], self.profile.seed(seed), self._recipe(recipe)))
+
+    def stage_evaluate(self, arm: str, seed: int, recipe: str | None = None) -> Artefact:
+        """Its run files and scores."""
+        return self.make(self.steps.run(load_arms()[arm], self.profile.seed(seed), self._recipe(recipe)))
+
+    def stage_pretrain(self, out: Path | None = None) -> Artefact:
+        """The miniature's backbone, pretrained anew."""
+        return self._weights(self.steps.backbone(), out)
+
+    def stage_train_teacher(self, out: Path | None = None) -> Artefact:
+        """The miniature's teacher, trained anew."""
+        return self._weights(self.steps.teacher(), out)
+
+    def _weights(self, step: Step, out: Path | None) -> Artefact:
+        if out is not None and out.exists():
+            raise BadInput("is there already", where=out, todo="name a directory that does not exist")
+        artefact = self.make(step)
+        if out is not None:
+            shutil.copytree(artefact.path, out, ignore=shutil.ignore_patterns("manifest.json"))
+        return artefact
+
+    def _recipe(self, recipe: str | None) -> str:
+        return load_recipes()[recipe or self.profile.recipe].name
+
+    # -- a whole table -------------------------------------------------------------------------------------------------
+    def runs_of(self, table: Table) -> list[tuple[str, int]]:
+        """(arm, seed) of every run that a table needs, the baseline's first."""
+        arms = list(dict.fromkeys([table.baseline, *table.arms])) if table.arms else []
+        return [(arm, seed) for seed in self.profile.seeds for arm in arms]
+
+    def recipe_of(self, table: Table) -> str:
+        return self._recipe(table.recipe)
+
+    def run_steps(self, table: Table) -> dict[tuple[str, int], Step]:
+        """The run steps of a table, by (arm, seed)."""
+        recipe = self.recipe_of(table)
+        return {(arm, seed): self.steps.run(load_arms()[arm], seed, recipe) for arm, seed in self.runs_of(table)}
+
+    def plan(self, name: str) -> list[str]:
+        """What `reproduce` would run, as lines."""
+        return plan_lines(planned(self.store, *self.run_steps(find_table(name)).values()))
+
+    def make_runs(self, table: Table) -> dict[tuple[str, int], Artefact]:
+        """Every run of a table: what they share first, then the runs themselves in several processes."""
+        wanted = self.run_steps(table)
+        missing = {key: step for key, step in wanted.items() if step.find(self.store) is None}
+        own = {step.key for step in order(*missing.values()) if step.stage in ("checkpoint", "vectors", "run")}
+        for step in order(*missing.values()):
+            if step.key not in own:
+                self.make(step)
+        if missing:
+            self._run_children(table, missing)
+        return {key: self.make(step) for key, step in wanted.items()}
+
+    def _run_children(self, table: Table, missing: dict[tuple[str, int], Step]) -> None:
+        hardware = self.profile.hardware
+        recipe = self.recipe_of(table)
+        costs = self._costs(recipe)
+        jobs = []
+        for arm, seed in missing:
+            label = run_label(arm, seed, recipe)
+            command = [sys.executable, "-m", "vdr.cli", "evaluate", arm, "--seed", str(seed), "--recipe", recipe]
+            command += [*self._profile_arguments()]
+            jobs.append(Job(label, command, self.profile.outputs / "logs" / f"{label}.log", costs(arm)))
+        note(f"-- {len(jobs)} runs, {hardware.processes} at once ({table.paper} {table.kind} {table.number})")
+        took = run_jobs(jobs, hardware.processes, hardware.threads)
+        note(f"   runs: {clock(sum(took.values()))} of work in {len(took)} processes")
+
+    def _profile_arguments(self) -> Iterator[str]:
+        """Command-line arguments that give a child exactly this profile, overrides included."""
+        path = self.profile.outputs / "logs" / f"{self.profile.name}.yaml"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        # JSON is YAML; written whole, so that a child cannot read settings that the parent did not use.
+        text = json.dumps(self.profile.model_dump(mode="json"), indent=1, sort_keys=True) + "\n"
+        if not path.exists() or path.read_text(encoding="utf-8") != text:
+            path.write_text(text, encoding="utf-8")
+        yield from ("--profile", str(path))
+
+    def _costs(self, recipe: str) -> Callable[[str], float]:
+        """A function arm → expected seconds: the last time it ran here, or what its candidates make it compared with others."""
+        seen: dict[str, float] = {}
+        for artefact in self.store.artefacts("checkpoint"):
+            parts = artefact.label.rsplit("-seed-", 1)
+            if len(parts) == 2 and parts[1].endswith(recipe):
+                seen[parts[0]] = float(artefact.manifest["seconds"])
+        plain = [seconds for arm, seconds in seen.items() if not load_arms()[arm].needs_pools] if seen else []
+        unit = min(plain) if plain else 1.0
+
+        def cost(name: str) -> float:
+            arm = load_arms()[name]
+            guess = 2.8 if arm.needs_pools else 1.2 if arm.descriptions else 1.0
+            return seen.get(name, guess * unit)
+
+        return cost
+
+    def reproduce(self, name: str) -> str:
+        """Everything behind a table or figure: runs, record, table, figure, notebook, comparison with the recorded run."""
+        table = find_table(name)
+        check_machine(self.profile)
+        if table.command is not None:
+            return self._other_command(table)
+        started = time.monotonic()
+        runs = self.make_runs(table)
+        from vdr.finish import finish
+
+        text = finish(self.profile, table, self.recipe_of(table), runs, self.make(self.steps.corpus()))
+        seconds = time.monotonic() - started
+        note(f"-- {table.target}: {clock(seconds)} in all; largest peak of a process {self._peak(table):.1f} GB")
+        return text
+
+    def _other_command(self, table: Table) -> str:
+        """A table that a part's own command makes."""
+        command = [sys.executable, "-m", "vdr.cli", *str(table.command).split(), *self._profile_arguments()]
+        done = subprocess.run(command, stdout=subprocess.PIPE, text=True)
+        if done.returncode != 0:
+            error = VdrError(f"`vdr {table.command}` failed", todo="its own line stands above")
+            error.exit_code = done.returncode
+            raise error
+        return done.stdout.rstrip("\n")
+
+    def _peak(self, table: Table) -> float:
+        """The largest peak memory that any step behind a table noted, in GB."""
+        steps = order(*self.run_steps(table).values())
+        return max(made.manifest["peak_memory_mb"] for step in steps if (made := step.find(self.store))) / 1024
+
+    def render(self, name: str, *, recorded: bool = False) -> str:
+        """A table as text, from the recorded run or from this profile's own; its files are written too."""
+        from vdr.finish import render
+
+        return render(self.profile, find_table(name), recorded=recorded)
+
+    def keep_record(self, out: Path | None = None) -> str:
+        """Copy this profile's record to where it is kept with the code."""
+        from vdr.finish import keep
+
+        return keep(self.profile, out)
+
+    def notebooks(self, names: list[str] | None = None, *, refresh: bool = False) -> list[Path]:
+        """Execute chapters from this profile's record, or the committed ones in place from the recorded run."""
+        from vdr.finish import record_place
+        from vdr.report.notebooks import refresh as in_place
+        from vdr.report.notebooks import run_chapters
+
+        limit = self.profile.report.notebook_timeout_s
+        if refresh:
+            return in_place(names, timeout_s=limit)
+        record = {"record": str(record_place(self.profile))}
+        return run_chapters(self.profile.outputs / "notebooks", record, names=names, timeout_s=limit)
+
+    # -- looking -------------------------------------------------------------------------------------------------------
+    def trace(self, arm: str, suite: str, recipe: str | None = None) -> list[str]:
+        """For every seed the score of (arm, suite) and the artefacts behind it, nearest first."""
+        from vdr.evaluation.evaluate import load_scores
+
+        if suite not in self.profile.suites:
+            load_suites()[suite]
+            raise BadInput(f"profile {self.profile.name} does not evaluate {suite!r}", where="suite",
+                           todo=f"known: {', '.join(self.profile.suites)}")
+        entry = load_arms()[arm]
+        lines = []
+        for name in dict.fromkeys([arm, entry.baseline]):
+            for seed in self.profile.seeds:
+                step = self.steps.run(load_arms()[name], seed, self._recipe(recipe))
+                artefact = step.find(self.store)
+                if artefact is None:
+                    lines.append(f"{step.label}: not run yet (vdr evaluate {name} --seed {seed})")
+                    continue
+                scores = load_scores(artefact.path)
+                content = scores["suites"][suite]
+                value = content[f"ndcg_at_{scores['cutoff']}"]
+                lines.append(f"{step.label}: {suite} {scores['metric']} {value:.2f}")
+                lines += [f"    {'run file':12} {shown(artefact.path / suite)}/{data}.trec.gz" for data in content["datasets"]]
+                for behind in reversed(order(step)):
+                    lines.append(f"    {behind.stage:12} {shown(self.store.place(behind.stage, behind.key, behind.label))}")
+        return lines
+
+    def verify(self) -> tuple[list[str], int]:
+        """Compare data manifests, shipped weights and this profile's artefacts with what is on disk: lines, and how many are wrong."""
+        from vdr.manifests import check_all
+
+        lines, wrong = check_all(self.profile)
+        count = 0
+        for path in sorted(self.store.root.glob("*/*/manifest.json")):
+            if path.parent.name.startswith("."):
+                continue
+            try:
+                load_artefact(path.parent)
+                count += 1
+            except DamagedArtefact as error:
+                lines.append(f"WRONG  {error}")
+                wrong += 1
+        lines.append(f"ok     {count} artefacts of profile {self.profile.name} match their manifests")
+        for path in self.store.in_work():
+            lines.append(f"note   {shown(path)} is the unfinished work of a stopped run; it will be used again")
+        return lines, wrong
+
+
+def prepare_process(profile: Profile) -> None:
+    """Hold this process to the profile's threads and to deterministic kernels, before any stage computes."""
+    from vdr.hardware import prepare
+
+    prepare(profile.hardware)
+
+
+def check_machine(profile: Profile) -> None:
+    """`UnfitMachine` when the profile asks for what is not here: a device, memory, free space."""
+    from vdr.hardware import check
+
+    check(profile.hardware, profile.outputs)
+
+
+def find_table(name: str) -> Table:
+    """A table by catalogue name (`wt-table1`), by make target (`reproduce-table1`) or by the target's short form (`table1`)."""
+    tables = load_tables()
+    if name in tables:
+        return tables[name]
+    for table in tables.values():
+        if name in (table.target, table.target.removeprefix("reproduce-")):
+            return table
+    known = [table.target.removeprefix("reproduce-") for table in tables.values()] + list(tables)
+    raise BadInput(f"unknown table or figure {name!r}", where="table", todo=did_you_mean(name, known))
+
+
+def make_targets() -> str:
+    """The `reproduce-…` targets as a makefile."""
+    lines = ["# Written from src/vdr/study/tables.yaml by `make tables.mk`; change it there.", ""]
+    targets = [table.target for table in load_tables().values()]
+    lines += [f".PHONY: reproduce {' '.join(targets)}", ""]
+    lines += [f"reproduce: {' '.join(targets)} ## reproduce every table and figure below", ""]
+    for table in load_tables().values():
+        lines.append(f"{table.target}: setup ## {table.paper} {table.kind} {table.number}: {table.title}")
+        lines += [f"\t@$(VDR) reproduce {table.name} $(CHOSEN)", ""]
+    return "\n".join(lines)
+
+
+def describe_settings(profile: Profile, section: str = "") -> list[str]:
+    """`section.field = value   # meaning`, one line a setting."""
+    known = [name for name, info in Profile.model_fields.items() if isinstance(getattr(profile, name), BaseModel)]
+    if section and section not in known:
+        raise BadInput(f"unknown section {section!r}", where="settings", todo=did_you_mean(section, known))
+    return [line for line in _described(profile, "") if not section or line.startswith(section + ".")]
+
+
+def _described(settings: BaseModel, prefix: str) -> Iterator[str]:
+    for name, info in type(settings).model_fields.items():
+        value = getattr(settings, name)
+        if isinstance(value, BaseModel):
+            yield from _described(value, f"{prefix}{name}.")
+        else:
+            meaning = f"   # {info.description}" if info.description else ""
+            yield f"{prefix}{name} = {value}{meaning}"
+
+
+def shown(path: Path) -> str:
+    """A path as it is printed: relative to the checkout where it lies inside."""
+    root = repository_root()
+    return path.relative_to(root).as_posix() if path.is_relative_to(root) else str(path)
