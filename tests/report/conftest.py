@@ -83,7 +83,7 @@ def study(tmp_path_factory: pytest.TempPathFactory) -> SimpleNamespace:
     root = tmp_path_factory.mktemp("study")
     store, runs = run_study(root)
     record = record_of(root / "record", store, runs)
-    return SimpleNamespace(root=root, store=store, runs=runs, record=record, record_of=record_of)
+    return SimpleNamespace(root=root, store=store, runs=runs, record=record, record_of=record_of, datasets=datasets())
 
 
 def record_of(out: Path, store: Store, runs: dict[tuple[str, int], Artefact], **options) -> Record:

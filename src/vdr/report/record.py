@@ -142,6 +142,13 @@ class Record:
         """A JSON report of a stage."""
         return json.loads(self.file(stage, name, label).read_text(encoding="utf-8"))
 
+    def extra(self, name: str) -> Path:
+        """A file outside `stages/` and `runs/`, by relative path. BadInput when the record lacks it."""
+        path = self.root / name
+        if not path.is_file():
+            raise BadInput(f"the record has no {name}", where=shown_path(self.root), todo="record the run again")
+        return path
+
 
 def shown_path(path: Path) -> str:
     """A path as it is printed: relative to the repository where it lies inside."""
@@ -211,13 +218,14 @@ def collect(
     depth: int = 10,
     file_limit_kib: int = 512,
     extra: Iterable[Artefact] = (),
+    more: Mapping[str, bytes] | None = None,
 ) -> Record:
     """Build a record from run artefacts by (arm, seed); replaces `out` only when the new record is complete.
 
     datasets: the suites that were evaluated (`suite`, `name`, `qrels`); only their judged pages enter. depth: hits
     kept per query, at least the metric's cutoff. extra: artefacts that no run descends from but that the chapters
-    show. notes: lines printed beside every table; machine and seeds are added. Raises BadInput when there are no
-    runs.
+    show. more: further small files by relative path (:mod:`vdr.report.gallery`). notes: lines printed beside every
+    table; machine and seeds are added. Raises BadInput when there are no runs.
     """
     if not runs:
         raise BadInput("there are no runs to record", todo="evaluate at least one arm")
@@ -239,6 +247,9 @@ def collect(
             write_qrels(work / "qrels" / data.suite / f"{data.name}.tsv.gz", data.qrels)
         for artefact in everything.values():
             _copy_reports(artefact, work / "stages" / artefact.stage / artefact.path.name, file_limit_kib)
+        for name, content in (more or {}).items():
+            (work / name).parent.mkdir(parents=True, exist_ok=True)
+            (work / name).write_bytes(content)
         meta = {
             "format": FORMAT,
             "profile": profile,
