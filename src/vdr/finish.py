@@ -15,7 +15,7 @@ from vdr.report.make import compare_records, make_table1
 from vdr.report.notebooks import parameters_of, run_notebook
 from vdr.report.record import collect, copy_record, shown_path
 from vdr.store import Artefact
-from vdr.study.catalogue import Table, load_arms
+from vdr.study.catalogue import Table, load_arms, load_tables
 from vdr.study.settings import Profile, outputs_root, repository_root
 
 __all__ = ["finish", "keep", "recorded_place", "render"]
@@ -70,7 +70,7 @@ def finish(
 def _weights(profile: Profile) -> dict[str, Path]:
     """The directories of the weights that ship with the package, whose reports the chapters show."""
     sources = {"backbone": profile.models.backbone, "teacher": profile.models.teacher}
-    return {name: locate(source) for name, source in sources.items() if source.kind == "asset"}
+    return {name: locate(source) for name, source in sources.items() if source.startswith("vdr:")}
 
 
 def _execute(profile: Profile, table: Table, record: Path) -> Path:
@@ -93,7 +93,7 @@ def _compared(profile: Profile, table: Table, record: Path) -> str:
 def notes_of(profile: Profile, table: Table) -> list[str]:
     """What a reader of any table of this profile has to know: its size, its models, and what is not a teacher's judgement."""
     lines = [f"Profile {profile.name}: {profile.title}."]
-    lines.append(f"Student from {profile.models.backbone.id}; ratings, maps and descriptions by {profile.models.teacher.id}.")
+    lines.append(f"Student from {profile.models.backbone}; ratings, maps and descriptions by {profile.models.teacher}.")
     oracle = [name for name in table.arms if load_arms()[name].ratings == "oracle" and load_arms()[name].uses_ratings]
     if oracle:
         lines.append(f"ORACLE: {', '.join(oracle)} read the corpus's truth in place of the teacher's ratings.")
@@ -116,7 +116,11 @@ def render(profile: Profile, table: Table, *, recorded: bool = False) -> str:
 
 
 def keep(profile: Profile, out: Path | None = None) -> str:
-    """Copy the profile's record to `outputs/recorded/<profile>` (or `out`)."""
+    """Copy the profile's record to `outputs/recorded/<profile>` (or `out`), and render its tables there."""
     target = recorded_place(profile) if out is None else out
     kept = copy_record(record_place(profile), target)
+    arms = {run.arm for run in kept.runs}
+    for table in load_tables().values():
+        if table.arms and arms >= {table.baseline, *table.arms}:
+            make_table1(target, target, table=table.name)
     return f"recorded {len(kept.runs)} runs in {shown_path(target)}"

@@ -157,7 +157,7 @@ def shown_path(path: Path) -> str:
 
 
 def open_record(root: Path | str, *, verify: bool = True) -> Record:
-    """Open a record (relative paths count from the repository). DamagedArtefact on a missing, added or changed file."""
+    """Open a record (relative paths count from the repository). DamagedArtefact on a missing or changed file."""
     root = Path(root)
     root = root if root.is_absolute() else repository_root() / root
     path = root / "record.json"

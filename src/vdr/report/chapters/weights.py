@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
-from vdr.report.figures import PALETTE, style
+from vdr.report.figures import style
 from vdr.report.record import Record
 from vdr.report.reference import wt_tables
 
@@ -21,7 +21,6 @@ __all__ = [
     "flat",
     "loss_figure",
     "reading_figure",
-    "readout_table",
     "report_of",
     "report_table",
     "truth_table",
@@ -126,37 +125,3 @@ def accuracy_table(record: Record) -> pd.DataFrame:
         }
     )
     return pd.DataFrame(rows)
-
-
-def readout_table(record: Record) -> pd.DataFrame:
-    """Appendix B's and §7's figures of the two readouts, here (`readouts.json` of the ratings, where they were
-    compared) and in the paper."""
-    paper = wt_tables()["readouts"]
-    ours = record.json("readouts", "report.json")
-    rows = [
-        ("rating: share at exactly 0", ours["rating"].get("share_at_0"), paper["rating_share_at_0"]),
-        ("rating: share at exactly 100", ours["rating"].get("share_at_1"), paper["rating_share_at_1"]),
-        ("rating: ties with the labelled page", ours["rating"].get("tie_share"), paper["tie_share_rating"]),
-        ("rating: AUC, ties half", ours["rating"].get("auc"), paper["auc_rating"]),
-        ("yes/no: ties with the labelled page", ours["yesno"].get("tie_share"), paper["tie_share_yesno"]),
-        ("yes/no: AUC, ties half", ours["yesno"].get("auc"), paper["auc_yesno"]),
-    ]
-    return pd.DataFrame(rows, columns=["measure", "this run", "paper"]).round(4)
-
-
-def rating_histogram(record: Record) -> Figure:
-    """How the ratings spread over 0 to 100 (`histogram.csv`: rating, pairs), with the paper's two ends."""
-    import matplotlib.pyplot as plt
-
-    style()
-    table = pd.read_csv(record.file("labels", "histogram.csv"))
-    figure, axis = plt.subplots(figsize=(7, 3.2))
-    axis.bar(table["rating"], table["share"], width=2.5, color=PALETTE["run"], label="this run")
-    paper = wt_tables()["readouts"]
-    ends = [paper["rating_share_at_0"], paper["rating_share_at_1"]]
-    axis.scatter([0, 100], ends, marker="D", color=PALETTE["paper"], zorder=3, label="paper")
-    axis.set_xlabel("rating")
-    axis.set_ylabel("share of pairs")
-    axis.legend(frameon=False)
-    figure.tight_layout()
-    return figure
