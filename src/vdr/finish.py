@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from vdr.corpus.access import load_suites, load_train
-from vdr.errors import BadInput
+from vdr.errors import BadInput, VdrError
 from vdr.models.weights import locate
 from vdr.progress import note
 from vdr.report.gallery import asset_files, corpus_files
@@ -87,7 +87,10 @@ def _compared(profile: Profile, table: Table, record: Path) -> str:
     recorded = recorded_place(profile)
     if not (recorded / "record.json").exists():
         return f"There is no recorded run of profile {profile.name} to compare with."
-    return compare_records(record, recorded, table=table.name).text()
+    try:
+        return compare_records(record, recorded, table=table.name).text()
+    except VdrError as error:  # the fresh run is whole whatever became of the recorded one
+        return f"The recorded run could not be compared with: {error}"
 
 
 def notes_of(profile: Profile, table: Table) -> list[str]:

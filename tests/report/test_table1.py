@@ -181,5 +181,6 @@ def test_a_fresh_run_is_compared_with_the_recorded_one(study, tmp_path):
     assert not apart.identical
     assert apart.run_files == (52, 60)
     assert re.search(r"largest difference \d+\.\d\d points \(N, ", apart.text())
+    assert "2 of 15 runs were made from other settings" in apart.text()
     fewer = study.record_of(tmp_path / "fewer", study.store, {k: v for k, v in study.runs.items() if k != ("A", 2)})
     assert "in one of the two only: A/v1/seed_2" in compare_records(fewer.root, recorded.root).text()

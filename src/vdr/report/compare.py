@@ -14,12 +14,14 @@ __all__ = ["Comparison", "compare"]
 
 @dataclass(frozen=True)
 class Comparison:
-    """`cells`: arm, suite, column, fresh, recorded, difference (absolute), one row a cell of numbers;
+    """`cells`: arm, suite, column, fresh, recorded, difference (absolute), one row a cell of numbers; `keys`: runs
+    made from the same settings, data and weights, and all;
     `run_files`: (equal ones, all); `verdicts`: arm, suite, fresh, recorded where they differ; `missing`: cells of one
     side."""
 
     cells: pd.DataFrame
     run_files: tuple[int, int]
+    keys: tuple[int, int]
     verdicts: list[tuple[str, str, str, str]]
     missing: list[str]
 
@@ -50,6 +52,11 @@ class Comparison:
             for r in apart.itertuples(index=False)
         ]
         lines += [f"  {arm} {suite}: verdict {new!r}, recorded {old!r}" for arm, suite, new, old in self.verdicts]
+        if self.keys[0] < self.keys[1]:
+            lines.append(
+                f"  {self.keys[1] - self.keys[0]} of {self.keys[1]} runs were made from other settings, data or weights than"
+                " the recorded ones, so they are not expected to be equal."
+            )
         if self.missing:
             lines.append(
                 f"  in one of the two only: {', '.join(self.missing[:most])}" + (" …" if self.missing[most:] else "")
@@ -79,7 +86,7 @@ def compare(fresh: pd.DataFrame, recorded: pd.DataFrame, records: tuple[Record, 
         if sides[0].loc[index, "verdict"] != sides[1].loc[index, "verdict"]
     ]
     cells = pd.DataFrame(rows, columns=["arm", "suite", "column", "fresh", "recorded", "difference"])
-    return Comparison(cells, _equal_files(records), verdicts, missing)
+    return Comparison(cells, _equal_files(records), _equal_keys(records), verdicts, missing)
 
 
 def _equal_files(records: tuple[Record, Record] | None) -> tuple[int, int]:
@@ -90,3 +97,11 @@ def _equal_files(records: tuple[Record, Record] | None) -> tuple[int, int]:
     )
     names = set(left) | set(right)
     return sum(left.get(name) == right.get(name) for name in names), len(names)
+
+
+def _equal_keys(records: tuple[Record, Record] | None) -> tuple[int, int]:
+    if records is None:
+        return (0, 0)
+    left, right = ({(run.arm, run.seed): run.key for run in record.runs} for record in records)
+    shared = set(left) & set(right)
+    return sum(left[name] == right[name] for name in shared), len(shared)
