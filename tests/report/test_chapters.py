@@ -181,8 +181,9 @@ def test_repeated_strings_and_unlabelled_relevant_pages_are_counted():
     )
     truth = np.array([[3, 2, 1], [3, 0, 0], [3, 0, 0], [3, 2, 2], [3, 0, 0], [3, 0, 0], [3, 3, 3]])
     found = corpus_statistics(rows, 9, truth)
-    assert (found["strings_that_recur"], found["strings_on_more_than_one_page"]) == (2, 1)
-    assert (found["rows_with_a_recurring_string"], found["repeated_query_page_pairs"]) == (5, 2)
+    training = found["training"]
+    assert (training["repeated_query_strings"], training["strings_on_more_than_one_page"]) == (2, 1)
+    assert (training["rows_repeating_a_string"], training["duplicate_rows"]) == (3, 2)
     assert found["unlabelled_relevant_pages"] == {"median": 0.0, "mean": 0.5, "queries_with_none": pytest.approx(4 / 6)}
     assert found["rows"] == {"train": 6, "validation": 1}
 

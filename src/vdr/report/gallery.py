@@ -11,6 +11,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from vdr.corpus.row_statistics import row_statistics
+
 __all__ = ["asset_files", "corpus_files", "corpus_statistics", "suite_statistics"]
 
 RELEVANT = 2  # a page counts as relevant from this grade on, as the paper's annotators do (WT §3)
@@ -20,22 +22,14 @@ def corpus_statistics(rows: pd.DataFrame, pages: int, truth: np.ndarray | None) 
     """Counts of the training corpus; `rows` has query, page_id, source and split, `truth` int8 [rows, pages] in file
     order.
 
-    Repeated strings are counted as in WT §6 and Appendix E: strings that recur, those on more than one page, the rows
-    that hold a recurring string, exact repeats of a (query, page) pair.
+    Repeated strings are counted over the training split as :func:`vdr.corpus.row_statistics.row_statistics` says.
     """
     train = rows[rows["split"] == "train"]
-    strings = train.groupby("query")["page_id"].agg(["size", "nunique"])
-    recurring = strings[strings["size"] > 1]
     result: dict[str, Any] = {
         "pages": pages,
         "rows": {str(k): int(v) for k, v in rows["split"].value_counts().sort_index().items()},
-        "training_pages": int(train["page_id"].nunique()),
-        "rows_per_page": float(len(train) / max(train["page_id"].nunique(), 1)),
         "sources": {str(k): int(v) for k, v in train["source"].value_counts().sort_index().items()},
-        "strings_that_recur": len(recurring),
-        "strings_on_more_than_one_page": int((recurring["nunique"] > 1).sum()),
-        "rows_with_a_recurring_string": int(recurring["size"].sum()),
-        "repeated_query_page_pairs": int(train.duplicated(["query", "page_id"]).sum()),
+        "training": row_statistics(train),
     }
     if "breadth" in train.columns:
         result["breadth"] = {str(k): int(v) for k, v in train["breadth"].value_counts().sort_index().items()}

@@ -26,15 +26,20 @@ def corpus_table(record: Record) -> pd.DataFrame:
     """quantity, this run, paper: sizes and repeated strings (WT §3, §6, Appendix E)."""
     ours, paper = _content(record)["train"], wt_tables()
     sizes, labels = paper["corpus"], paper["labels"]
+    train = ours["training"]
     rows = [
-        ("training rows", ours["rows"].get("train", 0), sizes["manifest_rows"]),
-        ("pages behind them", ours["training_pages"], sizes["pages_by_content_hash"]),
-        ("rows a page", round(ours["rows_per_page"], 2), round(sizes["rows"] / sizes["pages_by_content_hash"], 2)),
+        ("training rows", train["rows"], sizes["manifest_rows"]),
+        ("pages behind them", train["pages"], sizes["pages_by_content_hash"]),
+        (
+            "rows a page",
+            round(train["rows"] / train["pages"], 2),
+            round(sizes["rows"] / sizes["pages_by_content_hash"], 2),
+        ),
         ("rows held out for validation", sum(v for k, v in ours["rows"].items() if k != "train"), None),
-        ("query strings that recur", ours["strings_that_recur"], labels["repeated_query_strings"]),
-        ("… on more than one page", ours["strings_on_more_than_one_page"], labels["strings_on_more_than_one_page"]),
-        ("rows that hold such a string", ours["rows_with_a_recurring_string"], labels["rows_repeating_a_string"]),
-        ("exact repeats of a (query, page) pair", ours["repeated_query_page_pairs"], sizes["duplicate_rows"]),
+        ("query strings that recur", train["repeated_query_strings"], labels["repeated_query_strings"]),
+        ("… on more than one page", train["strings_on_more_than_one_page"], labels["strings_on_more_than_one_page"]),
+        ("rows that repeat a string", train["rows_repeating_a_string"], labels["rows_repeating_a_string"]),
+        ("exact repeats of a (query, page) pair", train["duplicate_rows"], sizes["duplicate_rows"]),
     ]
     if "unlabelled_relevant_pages" in ours:
         truth = ours["unlabelled_relevant_pages"]
