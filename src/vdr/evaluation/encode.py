@@ -1,7 +1,8 @@
 """Encode the pages and queries of a data set with a trained student; build the cache of frozen vision features.
 
-Items are encoded in fixed batches, pages in the order of their ids' appearance, queries sorted by length; vectors do not depend on the
-batch they were encoded in beyond rounding (tested), and the batch size stands in the artefact's settings all the same.
+Items are encoded in fixed batches, pages in the order of their ids' appearance, queries sorted by length; vectors
+do not depend on the batch they were encoded in beyond rounding (tested), and the batch size stands in the
+artefact's settings all the same.
 """
 
 from __future__ import annotations
@@ -25,14 +26,32 @@ from vdr.training.loop import prepare_process
 __all__ = ["Encoder", "build_vision_cache", "encode_suites", "single_vectors"]
 
 
-def build_vision_cache(pages: Any, backbone_dir: Path, out: Path, settings: TrainingSettings | None = None, *, device: str = "cpu",
-                       threads: int = 1, batch: int = 64, label: str = "vision cache") -> None:
-    """Vision features of every page of the `PageSet` `pages`, to the directory `out` (see `vdr.models.vision_cache`)."""
+def build_vision_cache(
+    pages: Any,
+    backbone_dir: Path,
+    out: Path,
+    settings: TrainingSettings | None = None,
+    *,
+    device: str = "cpu",
+    threads: int = 1,
+    batch: int = 64,
+    label: str = "vision cache",
+) -> None:
+    """Vision features of every page of the `PageSet` `pages`, to the directory `out` (see
+    `vdr.models.vision_cache`).
+    """
     prepare_process(threads, device)
     settings = settings or TrainingSettings()
     student = Student.create(backbone_dir, settings, Seeds.of(0), device)
     processor = Processor.from_pretrained(backbone_dir, max_visual_tokens=settings.max_visual_tokens)
-    write_cache(pages, LiveFeatures(pages, processor, student.vision), backbone_fingerprint(backbone_dir), Path(out), batch=batch, label=label)
+    write_cache(
+        pages,
+        LiveFeatures(pages, processor, student.vision),
+        backbone_fingerprint(backbone_dir),
+        Path(out),
+        batch=batch,
+        label=label,
+    )
 
 
 class Encoder:
@@ -41,13 +60,16 @@ class Encoder:
     Raises what `Student.load` raises. `settings` are those it was trained with (a profile's section `training`).
     """
 
-    def __init__(self, checkpoint: Path, backbone_dir: Path, settings: TrainingSettings, *, device: str = "cpu", threads: int = 1) -> None:
+    def __init__(
+        self, checkpoint: Path, backbone_dir: Path, settings: TrainingSettings, *, device: str = "cpu", threads: int = 1
+    ) -> None:
         prepare_process(threads, device)
         self.settings = settings
         self.backbone_dir = Path(backbone_dir)
         self.student = Student.load(checkpoint, backbone_dir, settings, device)
-        self.processor = Processor.from_pretrained(backbone_dir, max_visual_tokens=settings.max_visual_tokens,
-                                                   augmentation_tokens=settings.augmentation_tokens)
+        self.processor = Processor.from_pretrained(
+            backbone_dir, max_visual_tokens=settings.max_visual_tokens, augmentation_tokens=settings.augmentation_tokens
+        )
         self._fingerprint: str | None = None
         self._page_tokens: dict[tuple[int, int], list[int]] = {}
 
@@ -79,10 +101,14 @@ class Encoder:
                 images += [batch.is_image[row, batch.mask[row]] for row in range(len(names))]
                 grids += found
                 bar.update(len(names))
-        return VectorSet(list(ids), self._stack(parts), _offsets(parts), torch.cat(images).numpy(), np.array(grids, dtype=np.int32))
+        return VectorSet(
+            list(ids), self._stack(parts), _offsets(parts), torch.cat(images).numpy(), np.array(grids, dtype=np.int32)
+        )
 
     def queries(self, queries: Mapping[str, str], label: str = "encode queries") -> VectorSet:
-        """Vectors of queries, in the mapping's order; batches are formed by length. Raises BadInput on an empty query."""
+        """Vectors of queries, in the mapping's order; batches are formed by length. Raises BadInput on an empty
+        query.
+        """
         if not queries:
             raise BadInput("no query to encode", where=label)
         tokens = []
@@ -90,7 +116,9 @@ class Encoder:
             try:
                 tokens.append(self.processor.query_ids(text))
             except BadInput as error:
-                raise BadInput(f"query {name!r} cannot be encoded ({error.what})", where=label, todo="leave it out") from error
+                raise BadInput(
+                    f"query {name!r} cannot be encoded ({error.what})", where=label, todo="leave it out"
+                ) from error
         order = sorted(range(len(tokens)), key=lambda row: (len(tokens[row]), row))
         parts: list[torch.Tensor] = [torch.empty(0)] * len(tokens)
         with self.student.inference():
@@ -115,8 +143,19 @@ def single_vectors(vectors: VectorSet) -> np.ndarray:
     return single_vector(padded, torch.from_numpy(mask)).numpy()
 
 
-def encode_suites(checkpoint: Path, backbone_dir: Path, datasets: Any, caches: Path | None, settings: TrainingSettings, out: Path,
-                  measures: dict[str, Any], *, device: str = "cpu", threads: int = 1, label: str = "encode") -> None:
+def encode_suites(
+    checkpoint: Path,
+    backbone_dir: Path,
+    datasets: Any,
+    caches: Path | None,
+    settings: TrainingSettings,
+    out: Path,
+    measures: dict[str, Any],
+    *,
+    device: str = "cpu",
+    threads: int = 1,
+    label: str = "encode",
+) -> None:
     """Encode every `SuiteDataset` to `<out>/<suite>/<name>/`; `caches/<suite>/<name>` are the vision caches, if any.
 
     measures gets counts, and pages and seconds under "timing".
@@ -133,8 +172,12 @@ def encode_suites(checkpoint: Path, backbone_dir: Path, datasets: Any, caches: P
         write_vectors(Path(out) / dataset.suite / dataset.name, pages, queries)
         pages_total, queries_total = pages_total + len(pages), queries_total + len(queries)
     spent = time.monotonic() - began
-    measures.update(pages=pages_total, queries=queries_total, batch=settings.encode_batch,
-                    timing={"seconds": spent, "pages_per_second": pages_total / max(spent, 1e-9)})
+    measures.update(
+        pages=pages_total,
+        queries=queries_total,
+        batch=settings.encode_batch,
+        timing={"seconds": spent, "pages_per_second": pages_total / max(spent, 1e-9)},
+    )
 
 
 def _offsets(parts: list[torch.Tensor]) -> np.ndarray:

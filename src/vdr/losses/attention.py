@@ -18,11 +18,13 @@ def patch_similarity(q: torch.Tensor, q_mask: torch.Tensor, patches: torch.Tenso
     return torch.einsum("bd,bpd->bp", mean, patches.float())
 
 
-def attention_loss(similarity: torch.Tensor, maps: torch.Tensor, present: torch.Tensor, patch_mask: torch.Tensor | None = None) -> torch.Tensor:
+def attention_loss(
+    similarity: torch.Tensor, maps: torch.Tensor, present: torch.Tensor, patch_mask: torch.Tensor | None = None
+) -> torch.Tensor:
     """Mean of 1 − cos(r, map) over the rows that have a map; 0 when none has; a scalar in fp32.
 
-    similarity and maps `[B, P]` on the student's merged grid, present `[B]` bool, patch_mask `[B, P]` (None: all valid).
-    A map that is zero everywhere has cosine 0.
+    similarity and maps `[B, P]` on the student's merged grid, present `[B]` bool, patch_mask `[B, P]` (None: all
+    valid). A map that is zero everywhere has cosine 0.
     """
     r, a = similarity.float(), maps.float()
     if patch_mask is not None:

@@ -18,13 +18,19 @@ def target_distribution(ratings: torch.Tensor, mask: torch.Tensor, temperature: 
     return torch.softmax(logits, dim=-1).masked_fill(~mask.any(-1, keepdim=True), 0.0)
 
 
-def score_kl(student: torch.Tensor, ratings: torch.Tensor, mask: torch.Tensor, row_weight: torch.Tensor,
-             teacher_temperature: float, student_temperature: float) -> torch.Tensor:
+def score_kl(
+    student: torch.Tensor,
+    ratings: torch.Tensor,
+    mask: torch.Tensor,
+    row_weight: torch.Tensor,
+    teacher_temperature: float,
+    student_temperature: float,
+) -> torch.Tensor:
     """Mean over *all* rows of weight · KL(softmax(ratings/T_t) ‖ softmax(student/T_s)); a scalar in fp32.
 
-    student `[B, C]` query-mean MaxSim, ratings `[B, C]` in [0, 1], mask `[B, C]` (false: no such candidate; its values are
-    not read), row_weight `[B]` (0 drops a row, as S-masked does with constant ones). Dropped rows stay in the mean, so
-    masking also lowers the term's effective weight, as the paper reports (App. A).
+    student `[B, C]` query-mean MaxSim, ratings `[B, C]` in [0, 1], mask `[B, C]` (false: no such candidate; its
+    values are not read), row_weight `[B]` (0 drops a row, as S-masked does with constant ones). Dropped rows stay
+    in the mean, so masking also lowers the term's effective weight, as the paper reports (App. A).
     """
     if teacher_temperature <= 0 or student_temperature <= 0:
         raise BadInput("temperatures are positive", where="losses.score")

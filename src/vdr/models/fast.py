@@ -1,13 +1,15 @@
 """A lean forward and backward pass of Qwen2.5-VL's language tower for frozen weights plus adapters.
 
 Same weights, same mathematics as transformers' `Qwen2_5_VLTextModel` (a test holds the two to 1e-5 in values and
-gradients); what differs is the work: the tokens of all sequences of a step lie back to back in one matrix `x [N, H]`, so
-that every linear layer is one product without padding waste; the rotary embedding is one complex product (the rows of the
-query and key weights are permuted so that each rotated pair is adjacent); the RMSNorm gains are folded into the weights
-that follow; tokens that all sequences of a group share (a page's prompt before its image) are computed once; and the
-backward pass is written out, so that nothing is computed for frozen weights beyond what the adapters need.
+gradients); what differs is the work: the tokens of all sequences of a step lie back to back in one matrix `x [N,
+H]`, so that every linear layer is one product without padding waste; the rotary embedding is one complex product
+(the rows of the query and key weights are permuted so that each rotated pair is adjacent); the RMSNorm gains are
+folded into the weights that follow; tokens that all sequences of a group share (a page's prompt before its image)
+are computed once; and the backward pass is written out, so that nothing is computed for frozen weights beyond what
+the adapters need.
 
-Legend: N tokens of a step, H width, E = heads × head width, G = query heads per key head, B sequences of a group, L their length.
+Legend: N tokens of a step, H width, E = heads × head width, G = query heads per key head, B sequences of a group, L
+their length.
 """
 
 from __future__ import annotations
@@ -32,7 +34,8 @@ class Shape(NamedTuple):
 
 
 class Layer(NamedTuple):
-    """One decoder layer's effective weights: `qkv [E + 2·kv·dim, H]` with `bias`, `out [H, E]`, `up [2I, H]`, `down [H, I]`.
+    """One decoder layer's effective weights: `qkv [E + 2·kv·dim, H]` with `bias`, `out [H, E]`, `up [2I, H]`, `down
+    [H, I]`.
 
     `qkv` and `up` carry the norms' gains; the rows of its queries and keys are in rotary order (see `merge_layer`).
     """
@@ -77,8 +80,12 @@ def _pairs_adjacent(rows: torch.Tensor, dim: int) -> torch.Tensor:
     return rows.view(-1, 2, dim // 2, *rows.shape[1:]).transpose(1, 2).reshape(rows.shape)
 
 
-def merge_layer(weights: dict[str, torch.Tensor], biases: dict[str, torch.Tensor], gains: tuple[torch.Tensor, torch.Tensor],
-                shape: Shape) -> Layer:
+def merge_layer(
+    weights: dict[str, torch.Tensor],
+    biases: dict[str, torch.Tensor],
+    gains: tuple[torch.Tensor, torch.Tensor],
+    shape: Shape,
+) -> Layer:
     """Fuse one layer's effective weights (base, or W + BA) into a `Layer`; differentiable in `weights`.
 
     `weights` has q_proj, k_proj, v_proj, o_proj, gate_proj, up_proj, down_proj; `biases` the first three; `gains` are
@@ -192,8 +199,18 @@ class _DecoderLayer(torch.autograd.Function):
     """One decoder layer on `x [N, H]`; gradients for x and the four weights, none for bias and angles."""
 
     @staticmethod
-    def forward(ctx: Any, x: torch.Tensor, qkv: torch.Tensor, bias: torch.Tensor, out: torch.Tensor, up: torch.Tensor,
-                down: torch.Tensor, angles: torch.Tensor, groups: Sequence[Group], shape: Shape) -> torch.Tensor:
+    def forward(
+        ctx: Any,
+        x: torch.Tensor,
+        qkv: torch.Tensor,
+        bias: torch.Tensor,
+        out: torch.Tensor,
+        up: torch.Tensor,
+        down: torch.Tensor,
+        angles: torch.Tensor,
+        groups: Sequence[Group],
+        shape: Shape,
+    ) -> torch.Tensor:
         heads, kv, dim, eps = shape
         rotated = (heads + kv) * dim
         scale1 = _norm_scale(x, eps)
@@ -211,7 +228,9 @@ class _DecoderLayer(torch.autograd.Function):
         inner = swish * value
         result = torch.addmm(middle, inner, down.t())
         if any(ctx.needs_input_grad):
-            ctx.save_for_backward(y1, scale1, seen, y2, scale2, value, sigmoid, swish, inner, qkv, out, up, down, angles)
+            ctx.save_for_backward(
+                y1, scale1, seen, y2, scale2, value, sigmoid, swish, inner, qkv, out, up, down, angles
+            )
             ctx.attention, ctx.shape = attention, shape
         return result
 
@@ -243,13 +262,19 @@ class _DecoderLayer(torch.autograd.Function):
         return dx, d_qkv, None, d_out, d_up, d_down, None, None, None
 
 
-def lean_forward(x: torch.Tensor, layers: Sequence[Layer], final_gain: torch.Tensor, angles: torch.Tensor,
-                 groups: Sequence[Group], shape: Shape) -> torch.Tensor:
+def lean_forward(
+    x: torch.Tensor,
+    layers: Sequence[Layer],
+    final_gain: torch.Tensor,
+    angles: torch.Tensor,
+    groups: Sequence[Group],
+    shape: Shape,
+) -> torch.Tensor:
     """Hidden states after the last norm, `[N, H]`, fp32.
 
-    x `[N, H]` input embeddings, `angles [N, 1, dim/2]` from `rotary_angles`, `groups` cover the N rows without overlap, a
-    prefix before the groups that use it. Gradients flow to the layers' weights (and to x where asked). Double backward
-    is not offered.
+    x `[N, H]` input embeddings, `angles [N, 1, dim/2]` from `rotary_angles`, `groups` cover the N rows without
+    overlap, a prefix before the groups that use it. Gradients flow to the layers' weights (and to x where asked).
+    Double backward is not offered.
     """
     for layer in layers:
         x = _DecoderLayer.apply(x, layer.qkv, layer.bias, layer.out, layer.up, layer.down, angles, groups, shape)

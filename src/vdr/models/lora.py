@@ -1,9 +1,10 @@
 """Low-rank adapters of the language tower (WT App. E): the merged form, peft's form, and one file format for both.
 
-An adapter of a linear layer with weight W `[out, in]` is A `[r, in]` and B `[out, r]`; the layer computes with
-W + (α/r)·BA. peft computes W x and BA(dropout(x)) apart; where the matrices are small it is much faster to form
-W + (α/r)·BA once a step, which is the same function when dropout is 0 (a test holds the two together). Both start from
-the same numbers and are saved as peft saves them, so that `PeftModel.from_pretrained(backbone, checkpoint)` reads either.
+An adapter of a linear layer with weight W `[out, in]` is A `[r, in]` and B `[out, r]`; the layer computes with W +
+(α/r)·BA. peft computes W x and BA(dropout(x)) apart; where the matrices are small it is much faster to form W +
+(α/r)·BA once a step, which is the same function when dropout is 0 (a test holds the two together). Both start from
+the same numbers and are saved as peft saves them, so that `PeftModel.from_pretrained(backbone, checkpoint)` reads
+either.
 """
 
 from __future__ import annotations
@@ -21,8 +22,18 @@ from torch import nn
 
 from vdr.errors import BadInput, DamagedArtefact
 
-__all__ = ["ADAPTER_CONFIG", "ADAPTER_FILE", "TARGETS", "MergedLora", "adapter_init", "attach_peft", "load_adapter", "peft_state",
-           "save_adapter", "target_modules"]
+__all__ = [
+    "ADAPTER_CONFIG",
+    "ADAPTER_FILE",
+    "TARGETS",
+    "MergedLora",
+    "adapter_init",
+    "attach_peft",
+    "load_adapter",
+    "peft_state",
+    "save_adapter",
+    "target_modules",
+]
 
 #: The seven linear layers of each of the language tower's decoder layers.
 TARGETS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
@@ -43,14 +54,18 @@ def target_modules(backbone: nn.Module) -> dict[str, nn.Linear]:
                 raise BadInput(f"{name} is a {type(inner).__name__}, not a linear layer", where="backbone")
             found[name] = inner
     if not found:
-        raise BadInput("the model has no language-tower layers to adapt", where="backbone", todo="give a Qwen2.5-VL checkpoint")
+        raise BadInput(
+            "the model has no language-tower layers to adapt", where="backbone", todo="give a Qwen2.5-VL checkpoint"
+        )
     return found
 
 
 def adapter_init(backbone: nn.Module, rank: int, generator: torch.Generator) -> dict[str, torch.Tensor]:
-    """Initial A of every target, fp32, drawn as peft draws it (Kaiming-uniform, a = √5) from one generator; B starts at 0.
+    """Initial A of every target, fp32, drawn as peft draws it (Kaiming-uniform, a = √5) from one generator; B
+    starts at 0.
 
-    Drawn here rather than by peft so that the draw has a seed of its own (WT App. I varies it alone) and both forms agree.
+    Drawn here rather than by peft so that the draw has a seed of its own (WT App. I varies it alone) and both forms
+    agree.
     """
     result = {}
     for name, module in target_modules(backbone).items():
@@ -75,8 +90,12 @@ class MergedLora(nn.Module):
             raise BadInput("adapter and backbone name different layers", where="adapter")
         # Parameter names may not hold dots.
         self.a = nn.ParameterDict({name.replace(".", "/"): nn.Parameter(init[name].clone()) for name in self.names})
-        self.b = nn.ParameterDict({name.replace(".", "/"): nn.Parameter(torch.zeros(self._targets[name].shape[0], rank))
-                                   for name in self.names})
+        self.b = nn.ParameterDict(
+            {
+                name.replace(".", "/"): nn.Parameter(torch.zeros(self._targets[name].shape[0], rank))
+                for name in self.names
+            }
+        )
 
     def weights(self) -> Iterator[tuple[str, torch.Tensor]]:
         scale = self.alpha / self.rank
@@ -94,11 +113,15 @@ class MergedLora(nn.Module):
         return tensors
 
 
-def attach_peft(backbone: nn.Module, rank: int, alpha: float, dropout: float, init: Mapping[str, torch.Tensor]) -> nn.Module:
+def attach_peft(
+    backbone: nn.Module, rank: int, alpha: float, dropout: float, init: Mapping[str, torch.Tensor]
+) -> nn.Module:
     """Wrap `backbone` with peft adapters (kept in fp32, as peft does) that start from `init`; returns the PeftModel."""
     from peft import LoraConfig, get_peft_model
 
-    config = LoraConfig(r=rank, lora_alpha=alpha, lora_dropout=dropout, bias="none", target_modules=PATTERN, init_lora_weights=True)
+    config = LoraConfig(
+        r=rank, lora_alpha=alpha, lora_dropout=dropout, bias="none", target_modules=PATTERN, init_lora_weights=True
+    )
     model = get_peft_model(backbone, config)
     with torch.no_grad():
         for name, a in init.items():
@@ -117,19 +140,33 @@ def peft_state(model: nn.Module) -> dict[str, torch.Tensor]:
 
 def save_adapter(directory: Path, tensors: Mapping[str, torch.Tensor], rank: int, alpha: float, dropout: float) -> None:
     """Write `adapter_model.safetensors` and `adapter_config.json`; the same numbers give the same bytes."""
-    save_file({name: tensors[name].contiguous().cpu() for name in sorted(tensors)}, Path(directory) / ADAPTER_FILE,
-              metadata={"format": "pt"})
-    config = {"base_model_name_or_path": None, "bias": "none", "fan_in_fan_out": False, "inference_mode": True,
-              "init_lora_weights": True, "lora_alpha": alpha, "lora_dropout": dropout, "modules_to_save": None,
-              "peft_type": "LORA", "r": rank, "target_modules": PATTERN, "task_type": None}
+    save_file(
+        {name: tensors[name].contiguous().cpu() for name in sorted(tensors)},
+        Path(directory) / ADAPTER_FILE,
+        metadata={"format": "pt"},
+    )
+    config = {
+        "base_model_name_or_path": None,
+        "bias": "none",
+        "fan_in_fan_out": False,
+        "inference_mode": True,
+        "init_lora_weights": True,
+        "lora_alpha": alpha,
+        "lora_dropout": dropout,
+        "modules_to_save": None,
+        "peft_type": "LORA",
+        "r": rank,
+        "target_modules": PATTERN,
+        "task_type": None,
+    }
     (Path(directory) / ADAPTER_CONFIG).write_text(json.dumps(config, indent=2, sort_keys=True) + "\n", encoding="utf-8")
 
 
 def load_adapter(directory: Path, backbone: nn.Module) -> tuple[dict[str, torch.Tensor], int, float]:
     """A and B by peft's names, rank and α of a saved adapter, checked against `backbone`.
 
-    Raises DamagedArtefact when files cannot be read, when a key is missing or unexpected (colpali users once ran untrained
-    models because such keys only warned), or when a shape does not fit.
+    Raises DamagedArtefact when files cannot be read, when a key is missing or unexpected (colpali users once ran
+    untrained models because such keys only warned), or when a shape does not fit.
     """
     directory = Path(directory)
     try:
@@ -137,7 +174,9 @@ def load_adapter(directory: Path, backbone: nn.Module) -> tuple[dict[str, torch.
         tensors = load_file(directory / ADAPTER_FILE)
         rank, alpha = int(config["r"]), float(config["lora_alpha"])
     except (OSError, ValueError, KeyError, TypeError, SafetensorError) as error:
-        raise DamagedArtefact(f"adapter cannot be read ({type(error).__name__}: {error})", where=directory, todo="train again") from error
+        raise DamagedArtefact(
+            f"adapter cannot be read ({type(error).__name__}: {error})", where=directory, todo="train again"
+        ) from error
     expected = {}
     for name, module in target_modules(backbone).items():
         expected[f"{_PREFIX}{name}.lora_A.weight"] = (rank, module.in_features)
@@ -150,8 +189,14 @@ def check_keys(tensors: Mapping[str, torch.Tensor], expected: Mapping[str, tuple
     """Raise DamagedArtefact unless `tensors` has exactly the expected names and shapes."""
     missing, unexpected = sorted(set(expected) - set(tensors)), sorted(set(tensors) - set(expected))
     if missing or unexpected:
-        parts = [f"{len(keys)} {kind} keys, e.g. {keys[0]}" for kind, keys in (("missing", missing), ("unexpected", unexpected)) if keys]
+        parts = [
+            f"{len(keys)} {kind} keys, e.g. {keys[0]}"
+            for kind, keys in (("missing", missing), ("unexpected", unexpected))
+            if keys
+        ]
         raise DamagedArtefact(" and ".join(parts), where=where, todo="use the backbone this was trained from")
     for name, shape in expected.items():
         if tuple(tensors[name].shape) != tuple(shape):
-            raise DamagedArtefact(f"{name} has shape {tuple(tensors[name].shape)}, expected {tuple(shape)}", where=where)
+            raise DamagedArtefact(
+                f"{name} has shape {tuple(tensors[name].shape)}, expected {tuple(shape)}", where=where
+            )

@@ -1,9 +1,11 @@
-"""The student: ColQwen2.5, that is Qwen2.5-VL's towers, adapters on the language tower, and a projection (WT §3, App. E).
+"""The student: ColQwen2.5, that is Qwen2.5-VL's towers, adapters on the language tower, and a projection (WT §3,
+App. E).
 
-Every token of a page (its image tokens and its prompt's) and of a query (augmentation tokens included) yields one vector of
-width D, L2-normalised. The vision tower is frozen, so that its output can be cached; the adapters and the projection train in
-fp32 whatever the dtype of the frozen weights (WT App. A, first pitfall). Sequences are padded on the right: the tower is causal
-and its positions are relative, so a page's or a query's vectors do not depend on padding (a test says so).
+Every token of a page (its image tokens and its prompt's) and of a query (augmentation tokens included) yields one
+vector of width D, L2-normalised. The vision tower is frozen, so that its output can be cached; the adapters and the
+projection train in fp32 whatever the dtype of the frozen weights (WT App. A, first pitfall). Sequences are padded
+on the right: the tower is causal and its positions are relative, so a page's or a query's vectors do not depend on
+padding (a test says so).
 
 Legend: B sequences, L their padded length, H the backbone's width, D the vectors' width.
 """
@@ -78,9 +80,9 @@ class Seeds:
 class TokenBatch:
     """B right-padded sequences for the language tower.
 
-    ids `[B, L]` int64; mask `[B, L]` bool, true at tokens that yield a vector; positions `[1 | B, 3, L]` (one row: all sequences
-    share it); features `[image tokens of all, H]` for the true places of is_image `[B, L]`, or None for queries; prefix: how
-    many first tokens all sequences share (0: none known).
+    ids `[B, L]` int64; mask `[B, L]` bool, true at tokens that yield a vector; positions `[1 | B, 3, L]` (one row:
+    all sequences share it); features `[image tokens of all, H]` for the true places of is_image `[B, L]`, or None
+    for queries; prefix: how many first tokens all sequences share (0: none known).
     """
 
     ids: torch.Tensor
@@ -95,7 +97,9 @@ class TokenBatch:
         return self.mask.sum(1).tolist()
 
 
-def load_backbone(directory: str | Path, dtype: str = "float32", device: str = "cpu", revision: str | None = None) -> Any:
+def load_backbone(
+    directory: str | Path, dtype: str = "float32", device: str = "cpu", revision: str | None = None
+) -> Any:
     """Qwen2.5-VL from a checkpoint in the hub's format, frozen, in evaluation mode.
 
     Raises BadInput when there is none, DamagedArtefact when a key is missing, unexpected or of another shape.
@@ -103,13 +107,20 @@ def load_backbone(directory: str | Path, dtype: str = "float32", device: str = "
     disable_progress_bar()  # one bar a process says where it is; loading takes a second
     try:
         model, info = Qwen2_5_VLForConditionalGeneration.from_pretrained(
-            directory, dtype=getattr(torch, dtype), attn_implementation="sdpa", output_loading_info=True, revision=revision)
+            directory,
+            dtype=getattr(torch, dtype),
+            attn_implementation="sdpa",
+            output_loading_info=True,
+            revision=revision,
+        )
     except (OSError, ValueError, SafetensorError) as error:
         what = f"no Qwen2.5-VL checkpoint can be loaded ({type(error).__name__}: {str(error).splitlines()[0]})"
         raise BadInput(what, where=directory, todo="give a directory with config.json and model.safetensors") from error
     for kind in ("missing_keys", "unexpected_keys", "mismatched_keys", "error_msgs"):
         if info.get(kind):
-            raise DamagedArtefact(f"{len(info[kind])} {kind.replace('_', ' ')}, e.g. {sorted(map(str, info[kind]))[0]}", where=directory)
+            raise DamagedArtefact(
+                f"{len(info[kind])} {kind.replace('_', ' ')}, e.g. {sorted(map(str, info[kind]))[0]}", where=directory
+            )
     model.requires_grad_(False)
     return model.eval().to(device)
 
@@ -120,7 +131,9 @@ def single_vector(vectors: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
 
 
 def _runs(lengths: Sequence[int]) -> list[list[int]]:
-    """Rows sorted by length and cut into groups of nearly one length: a further group is opened when padding costs more."""
+    """Rows sorted by length and cut into groups of nearly one length: a further group is opened when padding costs
+    more.
+    """
     order = sorted(range(len(lengths)), key=lambda row: (lengths[row], row))
     groups: list[list[int]] = []
     for row in order:
@@ -134,7 +147,9 @@ def _runs(lengths: Sequence[int]) -> list[list[int]]:
 class Student:
     """A backbone with adapters and a projection; makes token batches and turns them into vectors."""
 
-    def __init__(self, backbone: Any, settings: TrainingSettings, adapter: Mapping[str, torch.Tensor], projection: nn.Linear) -> None:
+    def __init__(
+        self, backbone: Any, settings: TrainingSettings, adapter: Mapping[str, torch.Tensor], projection: nn.Linear
+    ) -> None:
         self.settings, self.backbone, self.projection = settings, backbone, projection
         self.hidden = backbone.config.text_config.hidden_size
         self.image_token = backbone.config.image_token_id
@@ -154,7 +169,8 @@ class Student:
         self._page_positions: dict[tuple[int, int, int, int], torch.Tensor] = {}
         self._angles: dict[tuple[Any, ...], torch.Tensor] = {}
 
-    # -- making and keeping ------------------------------------------------------------------------------------------------------
+    # -- making and keeping
+    # ------------------------------------------------------------------------------------------------------
     @classmethod
     def create(cls, backbone_dir: str | Path, settings: TrainingSettings, seeds: Seeds, device: str = "cpu") -> Student:
         """A fresh student: A by Kaiming-uniform, B zero, projection uniform on ±1/√H, each from its own stream."""
@@ -169,24 +185,39 @@ class Student:
         return cls(backbone, settings, adapter, projection.to(device))
 
     @classmethod
-    def load(cls, checkpoint: str | Path, backbone_dir: str | Path, settings: TrainingSettings, device: str = "cpu") -> Student:
+    def load(
+        cls, checkpoint: str | Path, backbone_dir: str | Path, settings: TrainingSettings, device: str = "cpu"
+    ) -> Student:
         """A trained student, ready to encode. Raises DamagedArtefact on missing, unexpected or misshapen keys."""
         checkpoint = Path(checkpoint)
         backbone = load_backbone(backbone_dir, settings.dtype, device)
         tensors, rank, alpha = load_adapter(checkpoint, backbone)
         if (rank, alpha) != (settings.lora.rank, settings.lora.alpha):
-            raise BadInput(f"adapter has rank {rank} and alpha {alpha}, the settings {settings.lora.rank} and {settings.lora.alpha}",
-                           where=checkpoint, todo="use the profile it was trained with")
+            raise BadInput(
+                f"adapter has rank {rank}, alpha {alpha}; the settings {settings.lora.rank}, {settings.lora.alpha}",
+                where=checkpoint,
+                todo="use the profile it was trained with",
+            )
         width = backbone.config.text_config.hidden_size
         projection = nn.Linear(width, settings.projection_dim, dtype=torch.float32)
         try:
             weights = load_file(checkpoint / PROJECTION_FILE)
         except (OSError, SafetensorError) as error:
-            raise DamagedArtefact(f"projection cannot be read ({error})", where=checkpoint / PROJECTION_FILE, todo="train again") from error
-        check_keys(weights, {"weight": (settings.projection_dim, width), "bias": (settings.projection_dim,)}, checkpoint / PROJECTION_FILE)
+            raise DamagedArtefact(
+                f"projection cannot be read ({error})", where=checkpoint / PROJECTION_FILE, todo="train again"
+            ) from error
+        check_keys(
+            weights,
+            {"weight": (settings.projection_dim, width), "bias": (settings.projection_dim,)},
+            checkpoint / PROJECTION_FILE,
+        )
         projection.load_state_dict(weights)
-        student = cls(backbone, settings, {name: tensors[f"base_model.model.{name}.lora_A.weight"] for name in target_modules(backbone)},
-                      projection.to(device))
+        student = cls(
+            backbone,
+            settings,
+            {name: tensors[f"base_model.model.{name}.lora_A.weight"] for name in target_modules(backbone)},
+            projection.to(device),
+        )
         student.set_adapter(tensors)
         student.train(False)
         return student
@@ -220,20 +251,28 @@ class Student:
         else:
             for name in self.names:
                 layer = self.peft.get_submodule("base_model.model." + name)
-                found[f"{name}.lora_A"], found[f"{name}.lora_B"] = layer.lora_A["default"].weight, layer.lora_B["default"].weight
+                found[f"{name}.lora_A"], found[f"{name}.lora_B"] = (
+                    layer.lora_A["default"].weight,
+                    layer.lora_B["default"].weight,
+                )
         found["projection.weight"], found["projection.bias"] = self.projection.weight, self.projection.bias
         return found
 
     def train(self, on: bool = True) -> None:
-        """Training mode for the language tower alone (adapter dropout, checkpointing); the vision tower is never in it."""
+        """Training mode for the language tower alone (adapter dropout, checkpointing); the vision tower is never in
+        it.
+        """
         self.backbone.model.language_model.train(on)
         self.projection.train(on)
         self.backbone.model.visual.eval()
 
-    # -- token batches ---------------------------------------------------------------------------------------------------------
+    # -- token batches
+    # ---------------------------------------------------------------------------------------------------------
     @torch.no_grad()
     def vision(self, pixel_values: torch.Tensor, grid_thw: torch.Tensor) -> list[torch.Tensor]:
-        """The frozen tower's merged output of each page, `[h·w, H]` in raster order; pages of one size go as a batch."""
+        """The frozen tower's merged output of each page, `[h·w, H]` in raster order; pages of one size go as a
+        batch.
+        """
         visual = self.backbone.model.visual
         device = self.backbone.device
         grids = [tuple(grid) for grid in grid_thw.tolist()]
@@ -246,8 +285,11 @@ class Student:
         merged = visual(pixel_values.to(device, visual.dtype), grid_thw=grid_thw.to(device)).pooler_output
         return list(torch.split(merged, [t * h * w // self.merge**2 for t, h, w in grids]))
 
-    def page_batch(self, ids: Sequence[Sequence[int]], grids: Sequence[tuple[int, int]], features: Sequence[torch.Tensor]) -> TokenBatch:
-        """Pages: token ids of each (its prompt with the image token repeated), merged grid (rows, columns), vision features.
+    def page_batch(
+        self, ids: Sequence[Sequence[int]], grids: Sequence[tuple[int, int]], features: Sequence[torch.Tensor]
+    ) -> TokenBatch:
+        """Pages: token ids of each (its prompt with the image token repeated), merged grid (rows, columns), vision
+        features.
 
         Raises BadInput when image tokens and features do not match in number.
         """
@@ -256,8 +298,10 @@ class Student:
         counts = is_image.sum(1).tolist()
         for row, (h, w) in enumerate(grids):
             if counts[row] != h * w or len(features[row]) != h * w:
-                raise BadInput(f"page {row} of a batch has {counts[row]} image tokens, grid {h}×{w}, {len(features[row])} features",
-                               where="page")
+                raise BadInput(
+                    f"page {row}: {counts[row]} image tokens, grid {h}×{w}, {len(features[row])} features",
+                    where="page",
+                )
         starts = is_image.int().argmax(1).tolist()
         keys = [(start, h, w, tokens.shape[1]) for start, (h, w) in zip(starts, grids, strict=True)]
         if len(set(keys)) == 1:
@@ -279,17 +323,22 @@ class Student:
         return TokenBatch(tokens, mask, positions, prefix=prefix)
 
     def _positions(self, start: int, h: int, w: int, length: int) -> torch.Tensor:
-        """Multimodal positions `[3, length]` of a page whose image begins at token `start`, by the library's own rule."""
+        """Multimodal positions `[3, length]` of a page whose image begins at token `start`, by the library's own
+        rule.
+        """
         key = (start, h, w, length)
         if key not in self._page_positions:
             kinds = torch.zeros(1, length, dtype=torch.int32)
             kinds[0, start : start + h * w] = 1
             grid = torch.tensor([[1, h * self.merge, w * self.merge]])
-            found, _ = self.backbone.model.get_rope_index(torch.zeros(1, length, dtype=torch.long), mm_token_type_ids=kinds, image_grid_thw=grid)
+            found, _ = self.backbone.model.get_rope_index(
+                torch.zeros(1, length, dtype=torch.long), mm_token_type_ids=kinds, image_grid_thw=grid
+            )
             self._page_positions[key] = found[:, 0]
         return self._page_positions[key]
 
-    # -- encoding --------------------------------------------------------------------------------------------------------------
+    # -- encoding
+    # --------------------------------------------------------------------------------------------------------------
     def encode(self, batches: Sequence[TokenBatch]) -> list[torch.Tensor]:
         """Token vectors `[B, L, D]` fp32 of each batch, unit length at valid tokens and zero elsewhere.
 
@@ -343,7 +392,11 @@ class Student:
             stem = f"model.language_model.layers.{number}."
             own = {name: weights[f"{stem}{'self_attn' if name in TARGETS[:4] else 'mlp'}.{name}"] for name in TARGETS}
             biases = {name: getattr(layer.self_attn, name).bias for name in TARGETS[:3]}
-            layers.append(merge_layer(own, biases, (layer.input_layernorm.weight, layer.post_attention_layernorm.weight), self.shape))
+            layers.append(
+                merge_layer(
+                    own, biases, (layer.input_layernorm.weight, layer.post_attention_layernorm.weight), self.shape
+                )
+            )
         return layers
 
     def _rotary(self, positions: torch.Tensor) -> torch.Tensor:
@@ -373,7 +426,7 @@ class Student:
             lengths = batch.lengths
             for members in _runs(lengths):
                 length = max(lengths[row] for row in members) - before
-                part = x if len(members) == len(x) else x[members]
+                part = x if members == list(range(len(x))) else x[members]
                 rows.append(part[:, before : before + length].reshape(-1, self.hidden))
                 turn = turned.expand(len(members), -1, -1, -1) if len(turned) == 1 else turned[members]
                 angles.append(turn[:, before : before + length].flatten(0, 1))
@@ -385,17 +438,25 @@ class Student:
         states = lean_forward(torch.cat(rows), layers, tower.norm.weight, torch.cat(angles), groups, self.shape)
         return [self._gather(states, groups, batch, *place) for batch, place in zip(batches, places, strict=True)]
 
-    def _gather(self, states: torch.Tensor, groups: Sequence[Group], batch: TokenBatch, shared: int | None,
-                parts: Sequence[tuple[int, list[int]]]) -> torch.Tensor:
+    def _gather(
+        self,
+        states: torch.Tensor,
+        groups: Sequence[Group],
+        batch: TokenBatch,
+        shared: int | None,
+        parts: Sequence[tuple[int, list[int]]],
+    ) -> torch.Tensor:
         """Put the groups' states back in the batch's order, `[B, L, H]`."""
         total = batch.ids.shape[1]
         blocks = []
-        for index, members in parts:
+        for index, _ in parts:
             group = groups[index]
             block = states[group.start : group.start + group.count * group.length].view(group.count, group.length, -1)
             if shared is not None:
                 first = groups[shared]
-                block = torch.cat([states[first.start : first.start + first.length].expand(group.count, -1, -1), block], dim=1)
+                block = torch.cat(
+                    [states[first.start : first.start + first.length].expand(group.count, -1, -1), block], dim=1
+                )
             blocks.append(F.pad(block, (0, 0, 0, total - block.shape[1])) if block.shape[1] < total else block)
         order = [row for _, members in parts for row in members]
         if len(blocks) == 1 and order == list(range(len(order))):

@@ -1,7 +1,8 @@
 """`python -m vdr.training.child --spec spec.json`: one training run in a process of its own.
 
-The specification names `run_training`'s arguments (paths as text; arm, recipe and settings as plain data) and `measures_path`,
-where the measures are written as JSON. Exit status 0, or the error's own with its one line on stderr.
+The specification names `run_training`'s arguments (paths as text; arm, recipe and settings as plain data) and
+`measures_path`, where the measures are written as JSON. Exit status 0, or the error's own with its one line on
+stderr.
 """
 
 from __future__ import annotations
@@ -30,7 +31,9 @@ def train_from_spec(spec: dict[str, Any]) -> dict[str, Any]:
     from vdr.training.loop import run_training
 
     if set(spec) - FIELDS or REQUIRED - set(spec):
-        wrong = [f"unknown {name}" for name in sorted(set(spec) - FIELDS)] + [f"missing {name}" for name in sorted(REQUIRED - set(spec))]
+        wrong = [f"unknown {name}" for name in sorted(set(spec) - FIELDS)] + [
+            f"missing {name}" for name in sorted(REQUIRED - set(spec))
+        ]
         raise BadInput(", ".join(wrong), where="spec")
     paths = {name: Path(spec[name]) if spec.get(name) is not None else None for name in PATHS}
     try:
@@ -41,8 +44,20 @@ def train_from_spec(spec: dict[str, Any]) -> dict[str, Any]:
         raise BadInput(f"{'.'.join(map(str, first['loc']))}: {first['msg']}", where="spec") from error
     measures: dict[str, Any] = {}
     optional = {name: spec[name] for name in ("device", "threads", "label", "stop_after") if name in spec}
-    run_training(paths["rows_dir"], paths["maps_path"], paths["corpus_path"], paths["vision_cache_path"], paths["backbone_dir"],  # type: ignore[arg-type]
-                 arm, recipe, spec["seed"], settings, paths["out_dir"], measures, **optional)  # type: ignore[arg-type]
+    run_training(
+        paths["rows_dir"],
+        paths["maps_path"],
+        paths["corpus_path"],
+        paths["vision_cache_path"],
+        paths["backbone_dir"],  # type: ignore[arg-type]
+        arm,
+        recipe,
+        spec["seed"],
+        settings,
+        paths["out_dir"],
+        measures,
+        **optional,
+    )  # type: ignore[arg-type]
     if paths["measures_path"] is not None:
         beside = paths["measures_path"].with_name(paths["measures_path"].name + ".new")
         beside.write_text(json.dumps(measures, indent=1) + "\n", encoding="utf-8")

@@ -1,4 +1,6 @@
-"""Training rows as the loop reads them: tokens, labelled pages, negatives, candidates with ratings, maps, descriptions."""
+"""Training rows as the loop reads them: tokens, labelled pages, negatives, candidates with ratings, maps,
+descriptions.
+"""
 
 from __future__ import annotations
 
@@ -38,13 +40,17 @@ class TrainingRows:
         return len(self.row_ids)
 
     @classmethod
-    def read(cls, rows_dir: Path, maps_path: Path | None, processor: Processor, losses: ArmLosses, settings: TrainingSettings) -> TrainingRows:
+    def read(
+        cls, rows_dir: Path, maps_path: Path | None, processor: Processor, losses: ArmLosses, settings: TrainingSettings
+    ) -> TrainingRows:
         """Read `rows.parquet` (and `maps.npz`). Raises BadInput when the rows lack what the arm's losses read."""
         file = Path(rows_dir) / "rows.parquet"
         try:
             frame = pd.read_parquet(file)
         except (OSError, ValueError) as error:
-            raise DamagedArtefact(f"rows cannot be read ({type(error).__name__}: {error})", where=file, todo="make the rows again") from error
+            raise DamagedArtefact(
+                f"rows cannot be read ({type(error).__name__}: {error})", where=file, todo="make the rows again"
+            ) from error
         for column in ("row_id", "query", "page_id"):
             if column not in frame:
                 raise BadInput(f"no column {column!r}", where=file)
@@ -54,21 +60,39 @@ class TrainingRows:
         count = len(frame)
 
         def lists(name: str) -> list[list]:
-            return [list(value) if value is not None else [] for value in frame[name]] if name in frame else [[] for _ in range(count)]
+            return (
+                [list(value) if value is not None else [] for value in frame[name]]
+                if name in frame
+                else [[] for _ in range(count)]
+            )
 
         described: list[list[int] | None] = [None] * count
         if losses.description is not None:
             texts = list(frame["description"]) if "description" in frame else []
-            described = [processor.query_ids(text)[: settings.max_description_tokens] if isinstance(text, str) and text.strip() else None
-                         for text in texts] or described
+            described = [
+                _cut(processor.query_ids(text), settings) if isinstance(text, str) and text.strip() else None
+                for text in texts
+            ] or described
             if not any(described):
-                raise BadInput("the arm's description loss finds no description", where=file, todo="make the rows for this arm")
+                raise BadInput(
+                    "the arm's description loss finds no description", where=file, todo="make the rows for this arm"
+                )
         weights = [float(value) for value in frame["target_weight"]] if "target_weight" in frame else [1.0] * count
-        rows = cls([int(x) for x in frame["row_id"]], list(frame["page_id"]), [processor.query_ids(text) for text in frame["query"]],
-                   lists("negatives"), lists("candidates"), lists("targets"), weights, described)
+        rows = cls(
+            [int(x) for x in frame["row_id"]],
+            list(frame["page_id"]),
+            [processor.query_ids(text) for text in frame["query"]],
+            lists("negatives"),
+            lists("candidates"),
+            lists("targets"),
+            weights,
+            described,
+        )
         if losses.score is not None:
             if not any(rows.candidates):
-                raise BadInput("the arm's score loss finds no candidates", where=file, todo="make the rows for this arm")
+                raise BadInput(
+                    "the arm's score loss finds no candidates", where=file, todo="make the rows for this arm"
+                )
             for row, names, values in zip(rows.row_ids, rows.candidates, rows.ratings, strict=True):
                 if len(names) != len(values):
                     raise BadInput(f"row {row} has {len(names)} candidates and {len(values)} targets", where=file)
@@ -77,6 +101,13 @@ class TrainingRows:
         if losses.attention is not None:
             rows.maps = _read_maps(maps_path, file)
         return rows
+
+
+def _cut(ids: list[int], settings: TrainingSettings) -> list[int]:
+    """A description's tokens, cut in front of its augmentation tokens where it is too long."""
+    over = len(ids) - settings.max_description_tokens
+    end = len(ids) - settings.augmentation_tokens
+    return ids if over <= 0 else ids[: max(1, end - over)] + ids[end:]
 
 
 def _read_maps(path: Path | None, rows_file: Path) -> dict[int, torch.Tensor]:
@@ -88,10 +119,15 @@ def _read_maps(path: Path | None, rows_file: Path) -> dict[int, torch.Tensor]:
             if maps.dtype == object:
                 raise ValueError("maps of several sizes")
     except (OSError, ValueError, KeyError) as error:
-        raise DamagedArtefact(f"maps cannot be read ({type(error).__name__}: {error})", where=path, todo="make the maps again") from error
+        raise DamagedArtefact(
+            f"maps cannot be read ({type(error).__name__}: {error})", where=path, todo="make the maps again"
+        ) from error
     if len(ids) != len(maps) or not np.isfinite(maps).all():
         raise DamagedArtefact("maps are not finite, or not one a row_id", where=path, todo="make the maps again")
-    return {int(row): torch.from_numpy(np.ascontiguousarray(values, dtype=np.float32)) for row, values in zip(ids, maps, strict=True)}
+    return {
+        int(row): torch.from_numpy(np.ascontiguousarray(values, dtype=np.float32))
+        for row, values in zip(ids, maps, strict=True)
+    }
 
 
 def steps_per_epoch(rows: int, batch: int) -> int:
@@ -102,8 +138,10 @@ def steps_per_epoch(rows: int, batch: int) -> int:
 
 
 def batch_rows(step: int, rows: int, batch: int, seeds: Seeds) -> list[int]:
-    """Row indices of step `step` (from 0). The order is a permutation per epoch that depends on the order seed alone, so that
-    every arm of a seed sees the same rows in the same order and a resumed run knows its place from the step's number."""
+    """Row indices of step `step` (from 0). The order is a permutation per epoch that depends on the order seed
+    alone, so that every arm of a seed sees the same rows in the same order and a resumed run knows its place from
+    the step's number.
+    """
     epoch, place = divmod(step, steps_per_epoch(rows, batch))
     digest = hashlib.sha256(f"order:{seeds.order}:{epoch}".encode()).digest()
     generator = torch.Generator().manual_seed(int.from_bytes(digest[:7], "big"))
@@ -115,9 +153,10 @@ def batch_rows(step: int, rows: int, batch: int, seeds: Seeds) -> list[int]:
 class Batch:
     """One step's input: every distinct page once, the labelled ones first.
 
-    pages: all P' distinct pages; labelled: how many of them (P) are labelled pages of the batch, the in-batch columns;
-    positive `[B]` each row's column; negatives `[B, C]` rows of `pages` with mask; candidates, ratings `[B, K]` with mask and
-    row weights `[B]`; maps `[B, N]` with present `[B]`; descriptions of the rows in `described`.
+    pages: all P' distinct pages; labelled: how many of them (P) are labelled pages of the batch, the in-batch
+    columns; positive `[B]` each row's column; negatives `[B, C]` rows of `pages` with mask; candidates, ratings
+    `[B, K]` with mask and row weights `[B]`; maps `[B, N]` with present `[B]`; descriptions of the rows in
+    `described`.
     """
 
     pages: TokenBatch
@@ -140,7 +179,9 @@ class Batch:
 class Collator:
     """Makes batches from rows. `student` lays out tokens, `source` gives vision features."""
 
-    def __init__(self, rows: TrainingRows, student: Student, processor: Processor, source: FeatureSource, losses: ArmLosses) -> None:
+    def __init__(
+        self, rows: TrainingRows, student: Student, processor: Processor, source: FeatureSource, losses: ArmLosses
+    ) -> None:
         self.rows, self.student, self.processor, self.source, self.losses = rows, student, processor, source, losses
         self._page_ids: dict[tuple[int, int], list[int]] = {}
 
@@ -157,25 +198,37 @@ class Collator:
         features, grids = self.source.get(page_ids)
         return self.student.page_batch([self.page_tokens(grid) for grid in grids], grids, features)
 
+    def page_names(self, members: Sequence[int]) -> tuple[list[str], int]:
+        """Every distinct page of these rows, labelled ones first, then negatives and candidates; and how many are
+        labelled.
+        """
+        rows = self.rows
+        names = dict.fromkeys(rows.pages[m] for m in members)
+        labelled = len(names)
+        for m in members:
+            names.update(dict.fromkeys(rows.negatives[m]))
+        for m in members:
+            names.update(dict.fromkeys(rows.candidates[m]))
+        return list(names), labelled
+
     def __call__(self, members: Sequence[int]) -> Batch:
         rows = self.rows
-        labelled = list(dict.fromkeys(rows.pages[m] for m in members))
-        place = {page: at for at, page in enumerate(labelled)}
-        names = list(labelled)
+        names, labelled = self.page_names(members)
+        place = {page: at for at, page in enumerate(names)}
         extra = [rows.negatives[m] for m in members] if any(rows.negatives[m] for m in members) else None
         scored = [rows.candidates[m] for m in members] if self.losses.score is not None else None
-        for group in (extra or []) + (scored or []):
-            for page in group:
-                if page not in place:
-                    place[page] = len(names)
-                    names.append(page)
-        batch = Batch(self.page_batch(names), self.student.query_batch([rows.queries[m] for m in members]), len(labelled),
-                      torch.tensor([place[rows.pages[m]] for m in members]), [rows.row_ids[m] for m in members])
+        batch = Batch(
+            self.page_batch(names),
+            self.student.query_batch([rows.queries[m] for m in members]),
+            labelled,
+            torch.tensor([place[rows.pages[m]] for m in members]),
+            [rows.row_ids[m] for m in members],
+        )
         if extra is not None:
             batch.negatives, mask = _index(extra, place)
             # A page that is already a column of the batch stands in the denominator once (as the labelled page or as an
             # in-batch negative), not twice.
-            batch.negative_mask = mask & (batch.negatives >= len(labelled))
+            batch.negative_mask = mask & (batch.negatives >= labelled)
         if scored is not None:
             batch.candidates, batch.candidate_mask = _index(scored, place)
             values = [rows.ratings[m] for m in members]

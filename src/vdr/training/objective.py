@@ -35,16 +35,27 @@ def batch_loss(student: Student, batch: Batch, losses: ArmLosses) -> tuple[torch
     total = infonce(scores, batch.positive.to(device), losses.infonce.temperature, extra, mask)
     terms = {"infonce": total.detach()}
     if losses.score is not None and batch.candidates is not None:
-        assert batch.ratings is not None and batch.candidate_mask is not None and batch.weights is not None
-        term = score_kl(against(batch.candidates), batch.ratings.to(device), batch.candidate_mask.to(device), batch.weights.to(device),
-                        losses.score.teacher_temperature, losses.score.student_temperature)
+        assert batch.ratings is not None
+        assert batch.candidate_mask is not None
+        assert batch.weights is not None
+        term = score_kl(
+            against(batch.candidates),
+            batch.ratings.to(device),
+            batch.candidate_mask.to(device),
+            batch.weights.to(device),
+            losses.score.teacher_temperature,
+            losses.score.student_temperature,
+        )
         total, terms["score"] = total + losses.score.weight * term, term.detach()
     if losses.attention is not None and batch.maps is not None:
         assert batch.map_present is not None
         similarity, valid = _grid_similarity(queries, q_mask, pages, batch)
         if similarity.shape != batch.maps.shape:
-            raise BadInput(f"maps have {batch.maps.shape[1]} places, the labelled pages {similarity.shape[1]}", where="maps",
-                           todo="pool the maps to the student's merged grid")
+            raise BadInput(
+                f"maps have {batch.maps.shape[1]} places, the labelled pages {similarity.shape[1]}",
+                where="maps",
+                todo="pool the maps to the student's merged grid",
+            )
         term = attention_loss(similarity, batch.maps.to(device), batch.map_present.to(device), valid)
         total, terms["attention"] = total + losses.attention.weight * term, term.detach()
     if losses.description is not None:
@@ -52,13 +63,21 @@ def batch_loss(student: Student, batch: Batch, losses: ArmLosses) -> tuple[torch
         term = torch.zeros((), device=device)
         if batch.descriptions is not None and batch.described is not None:
             other = maxsim(rest[0], pages[columns], batch.descriptions.mask.to(device), p_mask[columns], "mean")
-            term = description_loss(scores[batch.described.to(device)], other, torch.ones(len(other), dtype=torch.bool, device=device),
-                                    spec.temperature, spec.direction, spec.detach)
+            term = description_loss(
+                scores[batch.described.to(device)],
+                other,
+                torch.ones(len(other), dtype=torch.bool, device=device),
+                spec.temperature,
+                spec.direction,
+                spec.detach,
+            )
         total, terms["description"] = total + spec.weight * term, term.detach()
     return total, {name: float(value) for name, value in terms.items()}
 
 
-def _grid_similarity(queries: torch.Tensor, q_mask: torch.Tensor, pages: torch.Tensor, batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:
+def _grid_similarity(
+    queries: torch.Tensor, q_mask: torch.Tensor, pages: torch.Tensor, batch: Batch
+) -> tuple[torch.Tensor, torch.Tensor]:
     """r of each query on its labelled page's image tokens, `[B, N]` padded on the right, and which places are valid."""
     assert batch.pages.is_image is not None
     rows = batch.positive.to(pages.device)

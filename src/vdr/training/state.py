@@ -18,8 +18,10 @@ STATE = "state.pt"
 
 @dataclass
 class RunState:
-    """step: steps done; weights by trainable name; optimiser state; rng: torch's global generator (adapter dropout draws from
-    it); losses and validations so far; fingerprint: what run this is. The batch order is a function of seed and step."""
+    """step: steps done; weights by trainable name; optimiser state; rng: torch's global generator (adapter dropout
+    draws from it); losses and validations so far; fingerprint: what run this is. The batch order is a function of
+    seed and step.
+    """
 
     step: int
     weights: dict[str, torch.Tensor]
@@ -42,7 +44,9 @@ def write_state(directory: Path, state: RunState) -> None:
         os.replace(beside, directory / STATE)
     except (OSError, RuntimeError) as error:  # torch reports a short write as RuntimeError
         beside.unlink(missing_ok=True)
-        raise NoSpace(f"the checkpoint could not be written ({error})", where=directory, todo="free space and start again") from error
+        raise NoSpace(
+            f"the checkpoint could not be written ({error})", where=directory, todo="free space and start again"
+        ) from error
 
 
 def read_state(directory: Path, fingerprint: str) -> RunState | None:
@@ -53,7 +57,13 @@ def read_state(directory: Path, fingerprint: str) -> RunState | None:
     try:
         state = RunState(**torch.load(file, map_location="cpu", weights_only=True))
     except Exception as error:  # a damaged archive raises whatever its reader stumbles over
-        raise DamagedArtefact(f"the checkpoint cannot be read ({type(error).__name__})", where=file, todo="delete it and start again") from error
+        raise DamagedArtefact(
+            f"the checkpoint cannot be read ({type(error).__name__})", where=file, todo="delete it and start again"
+        ) from error
     if state.fingerprint != fingerprint:
-        raise BadInput("the checkpoint belongs to a run with other settings", where=file, todo="delete it, or use another directory")
+        raise BadInput(
+            "the checkpoint belongs to a run with other settings",
+            where=file,
+            todo="delete it, or use another directory",
+        )
     return state

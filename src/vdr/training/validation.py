@@ -18,14 +18,22 @@ __all__ = ["Validation"]
 
 
 class Validation:
-    """Rows of the validation split: full InfoNCE (every validation page in every denominator) and nDCG@5 of the labelled page.
+    """Rows of the validation split: full InfoNCE (every validation page in every denominator) and nDCG@5 of the
+    labelled page.
 
-    Both read the incomplete labels, as a user without complete ones would; they are for choosing a recipe's length and for
-    watching a run, and every arm is measured by the same two numbers.
+    Both read the incomplete labels, as a user without complete ones would; they are for choosing a recipe's length
+    and for watching a run, and every arm is measured by the same two numbers.
     """
 
-    def __init__(self, queries: Sequence[Sequence[int]], labelled: Sequence[str], collator: Collator, student: Student,
-                 temperature: float, batch: int) -> None:
+    def __init__(
+        self,
+        queries: Sequence[Sequence[int]],
+        labelled: Sequence[str],
+        collator: Collator,
+        student: Student,
+        temperature: float,
+        batch: int,
+    ) -> None:
         if not queries:
             raise BadInput("the validation split has no row", where="rows.parquet")
         self.queries, self.labelled = list(queries), list(labelled)
@@ -57,5 +65,13 @@ class Validation:
                 batch = self.student.query_batch(self.queries[start : start + self.batch])
                 vectors = self.student.encode([batch])[0]
                 mask = batch.mask.to(vectors.device)
-                rows.append(torch.cat([maxsim(vectors, page, mask, page_mask.to(page.device), "mean").cpu() for page, page_mask in pages], 1))
+                rows.append(
+                    torch.cat(
+                        [
+                            maxsim(vectors, page, mask, page_mask.to(page.device), "mean").cpu()
+                            for page, page_mask in pages
+                        ],
+                        1,
+                    )
+                )
         return torch.cat(rows)
