@@ -7,6 +7,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from PIL import Image
 
 from vdr.evaluation.evaluate import evaluate
 from vdr.evaluation.vectors import VectorSet
@@ -18,15 +19,26 @@ SEEDS = (0, 1, 2)
 SUITES = ("v1", "v2", "v3", "jina")
 
 
+class Pages:
+    """A page set of plain pages: what a corpus offers, without files."""
+
+    def __init__(self, ids: list[str]) -> None:
+        self.ids = ids
+
+    def index(self, page_id: str) -> int:
+        return self.ids.index(page_id)
+
+    def image(self, i: int) -> Image.Image:
+        return Image.new("L", (24, 32), 128 + i % 100)
+
+
 def datasets() -> list[SimpleNamespace]:
     sets = []
     for suite in SUITES:
         pages = [f"{suite}-p{i:02d}" for i in range(20)]
         queries = {f"{suite}-q{i}": f"query {i}" for i in range(6)}
         qrels = {q: {pages[i]: 2, pages[(i + 5) % 20]: 1} for i, q in enumerate(queries)}
-        sets.append(
-            SimpleNamespace(suite=suite, name="forms", pages=SimpleNamespace(ids=pages), queries=queries, qrels=qrels)
-        )
+        sets.append(SimpleNamespace(suite=suite, name="forms", pages=Pages(pages), queries=queries, qrels=qrels))
     return sets
 
 
@@ -83,7 +95,9 @@ def study(tmp_path_factory: pytest.TempPathFactory) -> SimpleNamespace:
     root = tmp_path_factory.mktemp("study")
     store, runs = run_study(root)
     record = record_of(root / "record", store, runs)
-    return SimpleNamespace(root=root, store=store, runs=runs, record=record, record_of=record_of, datasets=datasets())
+    return SimpleNamespace(
+        root=root, store=store, runs=runs, record=record, record_of=record_of, datasets=datasets(), pages=Pages
+    )
 
 
 def record_of(out: Path, store: Store, runs: dict[tuple[str, int], Artefact], **options) -> Record:

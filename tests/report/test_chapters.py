@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -30,19 +31,7 @@ PAGES = [f"p{i:03d}" for i in range(120)]
 SOURCES = ["docvqa", "tatdqa", "pdf", "arxivqa", "infovqa"]
 
 
-class Pages:
-    """A page set of plain grey pages."""
-
-    ids = PAGES
-
-    def index(self, page_id: str) -> int:
-        return PAGES.index(page_id)
-
-    def image(self, i: int) -> Image.Image:
-        return Image.new("L", (24, 32), 128 + i)
-
-
-def small_corpus() -> SimpleNamespace:
+def small_corpus(pages: Any) -> SimpleNamespace:
     rng = np.random.default_rng(3)
     rows = pd.DataFrame(
         {
@@ -58,7 +47,7 @@ def small_corpus() -> SimpleNamespace:
     grades = rng.choice([0, 1, 3], p=[0.5, 0.2, 0.3], size=(30, 120)).astype(np.int8)
     for i, page in enumerate(rows["page_id"]):
         grades[i, PAGES.index(page)] = 3
-    return SimpleNamespace(rows=rows, pages=Pages(), grades=grades, truth=lambda: grades)
+    return SimpleNamespace(rows=rows, pages=pages, grades=grades, truth=lambda: grades)
 
 
 def labelling(store: Store, world: SimpleNamespace, corpus_artefact) -> SimpleNamespace:
@@ -106,7 +95,7 @@ def labelling(store: Store, world: SimpleNamespace, corpus_artefact) -> SimpleNa
 def full(study, tmp_path_factory) -> SimpleNamespace:
     """The small study of conftest, with rows, curves and labels behind its runs."""
     root = tmp_path_factory.mktemp("full")
-    store, world = Store(root / "artefacts"), small_corpus()
+    store, world = Store(root / "artefacts"), small_corpus(study.pages(PAGES))
 
     def corpus_stage(out: Path, measures: dict) -> None:
         (out / "pages.txt").write_text("\n".join(PAGES))
