@@ -10,10 +10,11 @@ from vdr.corpus.access import load_suites, load_train
 from vdr.errors import BadInput, VdrError
 from vdr.models.weights import locate
 from vdr.progress import note
+from vdr.report.collect import collect, copy_record
 from vdr.report.gallery import asset_files, corpus_files
 from vdr.report.make import compare_records, make_table1
 from vdr.report.notebooks import parameters_of, run_notebook
-from vdr.report.record import collect, copy_record, shown_path
+from vdr.report.record import shown_path
 from vdr.store import Artefact
 from vdr.study.catalogue import Table, load_arms, load_tables
 from vdr.study.settings import Profile, outputs_root, repository_root

@@ -11,7 +11,8 @@ from PIL import Image
 
 from vdr.evaluation.evaluate import evaluate
 from vdr.evaluation.vectors import VectorSet
-from vdr.report.record import Record, collect
+from vdr.report.collect import collect
+from vdr.report.record import Record
 from vdr.store import Artefact, Store
 
 ARMS = {"baseline": 0.9, "N": 0.5, "S": 0.5, "D": 0.8, "A": 0.9}

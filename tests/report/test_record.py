@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import shutil
 
 import pytest
 
-from vdr.errors import BadInput, DamagedArtefact
+from vdr.errors import BadInput, Busy, DamagedArtefact
 from vdr.evaluation.evaluate import load_scores
-from vdr.report.record import copy_record, fingerprint, open_record
+from vdr.report.collect import copy_record
+from vdr.report.record import fingerprint, open_record
 
 
 def test_a_record_holds_runs_qrels_manifests_and_small_reports(study):
@@ -57,7 +59,7 @@ def test_a_missing_ancestor_stops_the_record_and_leaves_the_old_one(study, tmp_p
     with pytest.raises(DamagedArtefact, match="manifest"):
         study.record_of(tmp_path / "study" / "record", store, runs)
     assert (tmp_path / "study" / "record" / "record.json").read_bytes() == before
-    assert [p.name for p in (tmp_path / "study").iterdir() if p.name.startswith(".record")] == []
+    assert [p.name for p in (tmp_path / "study").iterdir() if p.name.startswith(".record")] == [".record.lock"]
 
 
 def test_recording_twice_gives_the_same_bytes(study, tmp_path):
@@ -104,3 +106,12 @@ def test_no_runs_no_record_and_a_depth_below_the_cutoff_are_refused(study, tmp_p
         open_record(tmp_path / "r")
     with pytest.raises(BadInput, match=r"0 files 'none\.json'"):
         study.record.file("corpus", "none.json")
+
+
+def test_a_second_writer_is_told_so(study, tmp_path):
+    with (tmp_path / ".record.lock").open("w") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        with pytest.raises(Busy, match="another process"):
+            study.record_of(tmp_path / "record", study.store, study.runs)
+    study.record_of(tmp_path / "record", study.store, study.runs)
+    assert not (tmp_path / ".record.new").exists()

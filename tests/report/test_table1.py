@@ -11,9 +11,9 @@ import pandas as pd
 import pytest
 
 from vdr.errors import BadInput
+from vdr.report.collect import copy_record
 from vdr.report.figures import change_figure, save
 from vdr.report.make import compare_records, make_table1, table1_of
-from vdr.report.record import copy_record
 from vdr.report.reference import paper_table1, wt_runs
 from vdr.report.table1 import TAIL, build_table, explain_cell, overview, printed, render_text
 

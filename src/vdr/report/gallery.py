@@ -83,7 +83,7 @@ def _examples(
 
 
 def corpus_files(train: Any, datasets: Iterable[Any]) -> dict[str, bytes]:
-    """`corpus/corpus.json` and one sample page a source and data set: what :func:`vdr.report.record.collect` takes as
+    """`corpus/corpus.json` and one sample page a source and data set: what :func:`vdr.report.collect.collect` takes as
     `more`.
 
     train: :class:`vdr.corpus.access.TrainCorpus`; datasets: the suites' :class:`~vdr.corpus.access.SuiteDataset`.
