@@ -33,7 +33,8 @@ def test_values_and_gradients_equal_the_reference(seed, shape, reduce, b, c, lq,
     q1, p1, q2, p2 = (x.clone().requires_grad_() for x in (q, p, q, p))
     got = maxsim(q1, p1, qm, pm, reduce, memory_budget=budget)
     want = reference.maxsim(q2, p2, qm, pm, reduce)
-    assert got.dtype == torch.float32 and got.shape == want.shape
+    assert got.dtype == torch.float32
+    assert got.shape == want.shape
     torch.testing.assert_close(got.double(), want, rtol=1e-5, atol=1e-5)
     weight = draw(seed + 4, *got.shape) if got.dim() else torch.tensor(1.7)
     (got * weight).sum().backward()
@@ -51,7 +52,8 @@ def test_padding_changes_nothing_and_gets_no_gradient():
     padded = maxsim(q2, p2, qm, pm, reduce="mean")
     torch.testing.assert_close(padded, plain)
     padded.sum().backward()
-    assert not q2.grad[:, 3:].any() and not p2.grad[:, 5:].any()
+    assert not q2.grad[:, 3:].any()
+    assert not p2.grad[:, 5:].any()
 
 
 def test_all_negative_similarities_stay_negative_beside_padding():
@@ -65,15 +67,20 @@ def test_masked_page_and_masked_query_have_defined_scores():
     qm, pm = torch.ones(2, 3, dtype=torch.bool), torch.ones(2, 5, dtype=torch.bool)
     qm[1], pm[1] = False, False
     scores = maxsim(q, p, qm, pm, "mean")
-    assert scores[0, 1] == -torch.inf and torch.isfinite(scores[0, 0]) and not scores[1].any()
+    assert scores[0, 1] == -torch.inf
+    assert torch.isfinite(scores[0, 0])
+    assert not scores[1].any()
     scores[0].sum().backward()
-    assert torch.isfinite(q.grad).all() and torch.isfinite(p.grad).all() and not p.grad[1].any()
+    assert torch.isfinite(q.grad).all()
+    assert torch.isfinite(p.grad).all()
+    assert not p.grad[1].any()
 
 
 def test_equal_products_give_the_gradient_to_the_first_vector():
     q, p = torch.ones(1, 1, 2), torch.ones(1, 3, 2).requires_grad_()
     maxsim(q, p).sum().backward()
-    assert p.grad[0, 0].tolist() == [1, 1] and not p.grad[0, 1:].any()
+    assert p.grad[0, 0].tolist() == [1, 1]
+    assert not p.grad[0, 1:].any()
 
 
 def test_empty_batches_views_and_mixed_dtypes():
@@ -188,4 +195,5 @@ def test_one_bad_vector_does_not_leak_into_other_items(path):
     q, p = draw(0, 4, 8), draw(1, 9, 8)
     q[0] = torch.nan
     scores = maxsim_search(q, [0, 2, 4], p, [0, 4, 9])
-    assert torch.isnan(scores[0]).all() and torch.isfinite(scores[1]).all()
+    assert torch.isnan(scores[0]).all()
+    assert torch.isfinite(scores[1]).all()
