@@ -40,7 +40,7 @@ def test_batch_size_does_not_change_vectors(checkpoint, backbone_dir, training, 
 
 
 def test_suites_are_written_in_the_vectors_format_and_twice_alike(
-    checkpoint, backbone_dir, training, dataset, cache_dir, tmp_path
+    checkpoint, backbone_dir, training, dataset, grid, tmp_path
 ):
     caches = tmp_path / "caches"
     build_vision_cache(dataset.pages, backbone_dir, caches / "near" / "forms", training)

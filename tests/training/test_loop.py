@@ -75,8 +75,15 @@ def test_a_process_killed_between_checkpoints_goes_on_to_the_same_bytes(train, f
 
 def test_resume_with_dropout_restores_the_generator(train, tmp_path):
     """peft's adapters with dropout draw from torch's generator; resuming must not replay or skip draws (WT App. F)."""
-    settings = TrainingSettings(batch_size=8, lora=LoraSettings(rank=4, alpha=4, impl="peft", dropout=0.3), forward="library", projection_dim=16,
-                                checkpoint_every=2, validate_epochs=None, augmentation_tokens=2)  # fmt: skip
+    settings = TrainingSettings(
+        batch_size=8,
+        lora=LoraSettings(rank=4, alpha=4, impl="peft", dropout=0.3),
+        forward="library",
+        projection_dim=16,
+        checkpoint_every=2,
+        validate_epochs=None,
+        augmentation_tokens=2,
+    )
     whole = train(tmp_path / "whole", epochs=1, settings=settings)
     train(tmp_path / "parts", epochs=1, settings=settings, stop_after=3)
     torch.rand(17)  # disturb the generator between the two halves
@@ -228,9 +235,20 @@ def test_the_child_process_gives_the_same_bytes(
     train, backbone_dir, corpus_dir, arm_rows, cache_dir, training, tmp_path
 ):
     here = train(tmp_path / "here", "baseline", epochs=0.5)
-    spec = {"rows_dir": str(arm_rows["baseline"]), "maps_path": None, "corpus_path": str(corpus_dir), "vision_cache_path": str(cache_dir),
-            "backbone_dir": str(backbone_dir), "arm": {}, "recipe": {"name": "test", "epochs": 0.5}, "seed": 0, "settings": training.plain(),
-            "out_dir": str(tmp_path / "there"), "measures_path": str(tmp_path / "measures.json"), "threads": 1}  # fmt: skip
+    spec = {
+        "rows_dir": str(arm_rows["baseline"]),
+        "maps_path": None,
+        "corpus_path": str(corpus_dir),
+        "vision_cache_path": str(cache_dir),
+        "backbone_dir": str(backbone_dir),
+        "arm": {},
+        "recipe": {"name": "test", "epochs": 0.5},
+        "seed": 0,
+        "settings": training.plain(),
+        "out_dir": str(tmp_path / "there"),
+        "measures_path": str(tmp_path / "measures.json"),
+        "threads": 1,
+    }
     (tmp_path / "spec.json").write_text(json.dumps(spec))
     command = [sys.executable, "-m", "vdr.training.child", "--spec", str(tmp_path / "spec.json")]
     environment = os.environ | {"OMP_NUM_THREADS": "1"}
