@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
+from vdr.errors import BadInput
 from vdr.models.processing import Processor
 from vdr.models.student import Seeds, Student
 from vdr.models.vision_cache import CachedFeatures
@@ -79,3 +80,27 @@ def test_a_row_without_candidates_has_no_weight(parts):
     assert batch.weights.tolist() == [0.0, 1.0]
     loss, _ = batch_loss(student, batch, losses)
     assert torch.isfinite(loss)
+
+
+def test_nested_widths_average_the_loss_of_every_prefix(parts):
+    student, processor, source = parts
+    rows = rows_of(processor, ["p00", "p01", "p02"], negatives=[["p05"], ["p06"], ["p07"]])
+    losses = ArmLosses(infonce={"widths": [4, 16]})
+    batch = Collator(rows, student, processor, source, losses)([0, 1, 2])
+    loss, _ = batch_loss(student, batch, losses)
+    with torch.no_grad():
+        pages, queries = student.encode([batch.pages, batch.queries])
+    expected = []
+    for width in (4, 16):
+        p, q = (torch.nn.functional.normalize(v[..., :width], dim=-1) for v in (pages, queries))
+        total = 0.0
+        for row in range(3):
+            own = q[row, batch.queries.mask[row]]
+            scores = [
+                float((own @ p[page].T).amax(1).mean()) / 0.02 for page in (0, 1, 2, int(batch.negatives[row, 0]))
+            ]
+            total += torch.logsumexp(torch.tensor(scores), 0).item() - scores[row]
+        expected.append(total / 3)
+    assert loss.item() == pytest.approx(sum(expected) / 2, abs=1e-3)
+    with pytest.raises(BadInput, match="widest trained width is 8"):
+        batch_loss(student, batch, ArmLosses(infonce={"widths": [4, 8]}))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import torch
+from torch.nn import functional as F
 
 from vdr.errors import BadInput
 from vdr.kernels.maxsim import maxsim
@@ -23,16 +24,32 @@ def batch_loss(student: Student, batch: Batch, losses: ArmLosses) -> tuple[torch
     device = pages.device
     q_mask, p_mask = batch.queries.mask.to(device), batch.pages.mask.to(device)
     columns = slice(0, batch.labelled)
-    scores = maxsim(queries, pages[columns], q_mask, p_mask[columns], "mean")
 
-    def against(index: torch.Tensor) -> torch.Tensor:
+    def against(index: torch.Tensor, width: int | None = None) -> torch.Tensor:
         """Scores `[B, C]` of each query with its own pages."""
         index = index.to(device)
-        return maxsim(queries, pages[index], q_mask, p_mask[index], "mean")
+        return maxsim(_prefix(queries, width), _prefix(pages, width)[index], q_mask, p_mask[index], "mean")
 
-    extra = None if batch.negatives is None else against(batch.negatives)
-    mask = None if batch.negative_mask is None else batch.negative_mask.to(device)
-    total = infonce(scores, batch.positive.to(device), losses.infonce.temperature, extra, mask)
+    def in_batch(width: int | None = None) -> torch.Tensor:
+        """Scores `[B, P]` of each query with the batch's labelled pages."""
+        return maxsim(_prefix(queries, width), _prefix(pages[columns], width), q_mask, p_mask[columns], "mean")
+
+    def contrast(scores: torch.Tensor, width: int | None = None) -> torch.Tensor:
+        extra = None if batch.negatives is None else against(batch.negatives, width)
+        mask = None if batch.negative_mask is None else batch.negative_mask.to(device)
+        return infonce(scores, batch.positive.to(device), losses.infonce.temperature, extra, mask)
+
+    scores = in_batch()
+    full = pages.shape[-1]
+    widths = losses.infonce.widths or (full,)
+    if widths[-1] != full:
+        raise BadInput(
+            f"the widest trained width is {widths[-1]}, the projection's {full}", where="losses.infonce.widths"
+        )
+    # Nested widths: every prefix is trained alike (EV §3.2), so the mean of their losses.
+    total = torch.stack(
+        [contrast(scores) if width == full else contrast(in_batch(width), width) for width in widths]
+    ).mean()
     terms = {"infonce": total.detach()}
     if losses.score is not None and batch.candidates is not None:
         assert batch.ratings is not None
@@ -73,6 +90,11 @@ def batch_loss(student: Student, batch: Batch, losses: ArmLosses) -> tuple[torch
             )
         total, terms["description"] = total + spec.weight * term, term.detach()
     return total, {name: float(value) for name, value in terms.items()}
+
+
+def _prefix(vectors: torch.Tensor, width: int | None) -> torch.Tensor:
+    """The first `width` components, normalised again (zero vectors stay zero); None: as they are."""
+    return vectors if width is None else F.normalize(vectors[..., :width], dim=-1)
 
 
 def _grid_similarity(

@@ -24,6 +24,16 @@ class InfoNce(Section):
     """InfoNCE over in-batch MaxSim scores, and over an arm's appended negatives (WT §3)."""
 
     temperature: float = Field(0.02, gt=0, description="divides query-mean MaxSim scores")
+    widths: tuple[int, ...] = Field(
+        (),
+        description="nested prefix widths of the vectors that are trained, the full one included (EV §3.2); empty: the full width alone",
+    )
+
+    @model_validator(mode="after")
+    def _rising(self) -> InfoNce:
+        if any(width < 1 for width in self.widths) or list(self.widths) != sorted(set(self.widths)):
+            raise ValueError(f"widths must be positive and rise, got {list(self.widths)}")
+        return self
 
 
 class ScoreLoss(Section):
