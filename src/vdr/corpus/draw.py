@@ -1,6 +1,6 @@
 """Drawing a page to pixels: a monospace cell grid, so that a 14-pixel patch holds two characters of one line.
 
-The grid is the miniature's resolution: 224×168 pixels are 32 columns × 12 lines, 16×12 patches, and 8×6 = 48 merged
+The grid is the miniature's resolution: 224×112 pixels are 32 columns × 8 lines, 16×8 patches, and 8×4 = 32 merged
 tokens of eight characters each. Ink, paper, noise, rules, boxes and bars vary; characters stay on their cells.
 """
 
@@ -14,7 +14,7 @@ import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 
 CELL_W, CELL_H = 7, 14
-COLUMNS, LINES = 32, 12
+COLUMNS, LINES = 32, 8
 WIDTH, HEIGHT = COLUMNS * CELL_W, LINES * CELL_H
 STYLES = ("Mono", "Mono-Bold", "Mono-Oblique")
 FIRST, LAST = 32, 126  # printable ASCII

@@ -21,7 +21,7 @@ ACCENTS = ((0.75, 0.85, 0.95), (0.95, 0.85, 0.75), (0.8, 0.92, 0.8), (0.92, 0.82
 
 
 def render(page: PageRecord) -> tuple[np.ndarray, np.ndarray]:
-    """Draw a page: (uint8 pixels ``[168, 224, 3]``, characters uint8 ``[12, 32]``)."""
+    """Draw a page: (uint8 pixels ``[112, 224, 3]``, characters uint8 ``[8, 32]``)."""
     rng = np.random.default_rng(page.layout_seed)
     canvas = Canvas(paper=pick(rng, PAPERS), ink=pick(rng, INKS))
     FAMILIES[page.family](canvas, page, rng)
@@ -52,10 +52,10 @@ def _memo(c: Canvas, page: PageRecord, rng: np.random.Generator) -> None:
     c.text(0, 8, f"{entity} {year}", style=1)
     left = 14 + int(rng.integers(0, 3))
     for i, (label, value) in enumerate(_pairs(page)):
-        c.text(2 + i, 1, label, style=1)
-        c.text(2 + i, left, value)
+        c.text(1 + i, 1, label, style=1)
+        c.text(1 + i, left, value)
         if rng.random() < 0.4:
-            c.rule(2 + i, 1, 30)
+            c.rule(1 + i, 1, 30)
 
 
 def _table(c: Canvas, page: PageRecord, rng: np.random.Generator) -> None:
@@ -78,10 +78,10 @@ def _article(c: Canvas, page: PageRecord, rng: np.random.Generator) -> None:
     (topic,) = page.slots["topic"]
     c.text(0, int(rng.integers(0, 6)), f"{topic} {pick(rng, ('report', 'review', 'study'))}".upper(), style=1)
     c.rule(0)
-    line = 1 + int(rng.integers(0, 2))
+    line = 1
     for label, value in _pairs(page):
         c.text(line, 0, label, style=1)
-        if len(page.attributes) <= 4 and rng.random() < 0.6:
+        if len(page.attributes) <= 3 and rng.random() < 0.6:
             c.text(line + 1, 1, value)
             line += 2
         else:
@@ -100,10 +100,7 @@ def _barchart(c: Canvas, page: PageRecord, rng: np.random.Generator) -> None:
             c.text(line, 0, dataset)
             c.bar(line, 9, int(rng.integers(60, 100)), pick(rng, ACCENTS))
             c.text(line, 10, best)
-            other = pick(rng, words.METHODS)
-            c.bar(line + 1, 9, int(rng.integers(15, 55)), pick(rng, ACCENTS))
-            c.text(line + 1, 10, other)
-            line += 2
+            line += 1
 
 
 def _poster(c: Canvas, page: PageRecord, rng: np.random.Generator) -> None:
@@ -111,7 +108,7 @@ def _poster(c: Canvas, page: PageRecord, rng: np.random.Generator) -> None:
     for j, place in enumerate(page.slots["place"]):
         c.text(0, 11 + 7 * j, place, style=1, ink=(1.0, 1.0, 1.0))
     for i, key in enumerate(page.attributes):
-        line = 2 + 2 * i
+        line = 1 + 2 * i
         c.box(line, 0, 1, 10, pick(rng, ACCENTS))
         c.text(line, 0, page.wording[key], style=1)
         for j, place in enumerate(page.slots["place"]):
@@ -139,7 +136,7 @@ def _slide(c: Canvas, page: PageRecord, rng: np.random.Generator) -> None:
     c.box(LINES - 2, 0, 1, COLUMNS, pick(rng, ACCENTS))
     c.text(LINES - 2, 10, f"Lecture: {topic}", style=1)
     for i, (label, value) in enumerate(_pairs(page)):
-        c.text(1 + i, 0, f"* {value} - {label.lower()}")
+        c.text(i, 0, f"* {value} - {label.lower()}")
 
 
 def _prose(c: Canvas, page: PageRecord, rng: np.random.Generator) -> None:
@@ -147,7 +144,7 @@ def _prose(c: Canvas, page: PageRecord, rng: np.random.Generator) -> None:
     (entity,), years = page.slots["entity"], page.slots["year"]
     text = [f"In {' and '.join(years)} {entity} reports"]
     text += [f"{page.wording[key].lower()} of {', '.join(page.values[(key, y)] for y in years)};" for key in page.attributes]
-    _flow(c, " ".join(text).split(" "), 1)
+    _flow(c, " ".join(text).split(" "), 0)
 
 
 def _receipt(c: Canvas, page: PageRecord, rng: np.random.Generator) -> None:
@@ -169,7 +166,7 @@ def _columns(c: Canvas, page: PageRecord, rng: np.random.Generator) -> None:
         first, second = value.split(" ", 1)
         c.text(line + 1, column, first)
         c.text(line + 2, column, second)
-    c.text(10, 8, f"- {topic} -", style=1)
+    c.text(LINES - 2, 8, f"- {topic} -", style=1)
 
 
 def _legend(c: Canvas, page: PageRecord, rng: np.random.Generator) -> None:
@@ -177,9 +174,9 @@ def _legend(c: Canvas, page: PageRecord, rng: np.random.Generator) -> None:
     for dataset in page.slots["dataset"]:
         for key in page.attributes:
             c.bar(line, 0, int(rng.integers(40, 150)), pick(rng, ACCENTS))
-            c.text(line + 1, 0, f"{page.values[(key, dataset)]}: {page.wording[key]}, {dataset}")
-            line += 2
-    c.text(10, 3, "comparison of approaches", style=2)
+            c.text(line, 0, f"{page.values[(key, dataset)]}: {page.wording[key]}, {dataset}")
+            line += 1
+    c.text(LINES - 2, 3, "comparison of approaches", style=2)
 
 
 def _flow(c: Canvas, tokens: list[str], line: int) -> None:

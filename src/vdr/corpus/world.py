@@ -24,12 +24,14 @@ DOMAINS = {"form": words.FORM, "finance": words.FINANCE, "report": words.REPORT,
 # Which slots a page of a domain has, with the number of values it can hold.
 DOMAIN_SLOTS: dict[str, tuple[tuple[str, int, int], ...]] = {
     "form": (("entity", 1, 1), ("year", 1, 1)),
-    "finance": (("entity", 1, 1), ("year", 2, 3)),
+    "finance": (("entity", 1, 1), ("year", 2, 2)),
     "report": (("topic", 1, 1),),
     "chart": (("dataset", 1, 2),),
     "stat": (("place", 2, 3),),
 }
-DOMAIN_ATTRIBUTES = {"form": (5, 8), "finance": (4, 7), "report": (3, 6), "chart": (1, 2), "stat": (2, 4)}
+DOMAIN_ATTRIBUTES = {"form": (3, 5), "finance": (3, 5), "report": (2, 4), "chart": (1, 2), "stat": (2, 3)}
+# Attributes of a domain are borne with frequencies falling as 1/rank**POPULARITY: most forms have a date, few a return address.
+POPULARITY = 0.8
 # A family that has room for fewer attributes than its domain may hold.
 FAMILY_ROOM = {"ledger": 4}
 
@@ -99,7 +101,9 @@ def draw_page(
     low, high = DOMAIN_ATTRIBUTES[domain]
     high = min(high, FAMILY_ROOM.get(family, high))
     group = DOMAINS[domain]
-    chosen = [group[i] for i in sorted(rng.permutation(len(group))[: int(rng.integers(low, high + 1))])]
+    popularity = 1.0 / (1.0 + np.arange(len(group))) ** POPULARITY
+    count = int(rng.integers(low, high + 1))
+    chosen = [group[i] for i in sorted(rng.choice(len(group), size=count, replace=False, p=popularity / popularity.sum()))]
     wording = {a.key: pick(rng, a.page) for a in chosen}
     values_map: dict[tuple[str, str], str] = {}
     for attribute in chosen:

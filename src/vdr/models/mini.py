@@ -1,4 +1,4 @@
-"""The mini backbone's configuration: transformers' own Qwen2.5-VL classes at two million parameters."""
+"""The mini backbone's configuration: transformers' own Qwen2.5-VL classes at one million parameters."""
 
 from __future__ import annotations
 
@@ -41,20 +41,20 @@ def mini_image_processor() -> Qwen2VLImageProcessorPil:
     )
 
 
-def mini_config(tokenizer: PreTrainedTokenizerBase, *, text_layers: int = 4, width: int = 128) -> Qwen2_5_VLConfig:
-    """Configuration of the mini backbone (four language layers) or teacher (six)."""
+def mini_config(tokenizer: PreTrainedTokenizerBase, *, text_layers: int = 3, width: int = 96) -> Qwen2_5_VLConfig:
+    """Configuration of the mini backbone (three language layers) or teacher (more)."""
     ids = {t: tokenizer.convert_tokens_to_ids(t) for t in ("<|image_pad|>", "<|video_pad|>", "<|vision_start|>", "<|vision_end|>")}
     pad, eos = tokenizer.convert_tokens_to_ids("<|endoftext|>"), tokenizer.convert_tokens_to_ids("<|im_end|>")
     head = width // 4
     text = {
-        "vocab_size": VOCABULARY, "hidden_size": width, "intermediate_size": 3 * width, "num_hidden_layers": text_layers,
+        "vocab_size": VOCABULARY, "hidden_size": width, "intermediate_size": 2 * width, "num_hidden_layers": text_layers,
         "num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 2048, "tie_word_embeddings": True,
         "rms_norm_eps": 1e-6, "use_sliding_window": False, "max_window_layers": text_layers,
         "bos_token_id": pad, "eos_token_id": eos, "pad_token_id": pad,
-        "rope_parameters": {"rope_type": "default", "rope_theta": 10000.0, "mrope_section": [head // 8, 3 * head // 16, 3 * head // 16]},
+        "rope_parameters": {"rope_type": "default", "rope_theta": 10000.0, "mrope_section": [head // 6] * 3},
     }  # fmt: skip
     vision = {
-        "depth": 3, "hidden_size": width, "intermediate_size": 3 * width, "num_heads": 4, "patch_size": 14, "spatial_merge_size": 2,
+        "depth": 3, "hidden_size": width, "intermediate_size": 2 * width, "num_heads": 4, "patch_size": 14, "spatial_merge_size": 2,
         "temporal_patch_size": 2, "window_size": 112, "out_hidden_size": width, "fullatt_block_indexes": [0, 1, 2],
         "tokens_per_second": 2,
     }  # fmt: skip

@@ -2,7 +2,7 @@
 
 It keeps Qwen2.5-VL's special tokens and chat markers, so that prompts, processors and the model's configuration are
 those of the real checkpoint. It lower-cases, which the real one does not: with a vocabulary of 1,536, one entry a word is
-what a backbone of two million parameters can learn to read.
+what a backbone of a million parameters can learn to read.
 """
 
 from __future__ import annotations

@@ -38,7 +38,8 @@ class PretrainingSettings(Section):
     batch: int = Field(64, ge=2, description="pages a step, over all processes")
     learning_rate: float = Field(2e-3, gt=0)
     read_steps: int = Field(1000, ge=1, description="steps of the vision tower's stage")
-    language_steps: int = Field(800, ge=1, description="steps of the language tower's stage")
+    language_pages: int = Field(8000, ge=64, description="pages of the language tower's stage")
+    language_steps: int = Field(1000, ge=1, description="steps of the language tower's stage")
 
 
 class ModelsSettings(Section):
@@ -46,8 +47,6 @@ class ModelsSettings(Section):
 
     backbone: str = Field("vdr:mini-backbone", description="student backbone: `vdr:NAME` for a shipped one, a directory, or a hub id")
     backbone_revision: str | None = Field(None, description="40-digit revision of a hub id")
-    max_visual_tokens: int | None = Field(None, ge=4, description="cap of merged tokens a page; none keeps the checkpoint's own")
-    augmentation_tokens: int = Field(10, ge=0, description="<|endoftext|> tokens after a query")
     teacher: str = Field("vdr:mini-teacher", description="the teacher that rates, answers yes or no, and describes; as backbone")
     teacher_revision: str | None = Field(None, description="revision of a hub id")
     attention_teacher: str | None = Field(None, description="the teacher whose attention is read, if another one; as backbone")
