@@ -13,7 +13,7 @@ PY := $(VENV)/bin/python
 VDR := $(VENV)/bin/vdr
 CHOSEN = --profile $(PROFILE) $(foreach item,$(SET),--set $(item))
 
-.PHONY: help setup test test-fast lint plan verify bench table1 notebooks lab lock containers-lint tables.mk clean-environment
+.PHONY: help setup test test-fast lint plan verify bench bench-kernels table1 notebooks lab lock containers-lint targets clean-environment
 
 help: ## list every target
 	@echo "Targets (PROFILE=mini|smoke|pilot|paper, default $(PROFILE); SET=\"section.field=value …\" changes settings):"
@@ -42,6 +42,9 @@ table1: setup ## print Table 1 from the recorded run, without training (seconds)
 verify: setup ## compare data and weights with their manifests in data_manifests/
 	@$(VDR) verify $(CHOSEN)
 
+bench-kernels: setup ## time the kernels against their peers (prepares the peers' environments first; minutes)
+	@peers=$$(benchmarks/prepare_peers.sh $(PY) | tail -n 1) && "$$peers" benchmarks/bench_kernels.py
+
 bench: setup ## measure seconds per step, pages encoded and ratings per second, as ratios to plain code
 	@$(VDR) bench run $(CHOSEN)
 
@@ -54,7 +57,7 @@ lab: setup ## open the notebooks
 lock: setup ## write the hashed locks anew (UPGRADE=1 takes newest versions)
 	@scripts/lock.sh
 
-tables.mk: setup ## write the reproduce-… targets anew from src/vdr/study/tables.yaml
+targets: setup ## write the reproduce-… targets anew from src/vdr/study/tables.yaml
 	@$(VDR) tables --make > tables.mk.new && mv tables.mk.new tables.mk
 
 clean-environment: ## remove the environment (outputs stay)

@@ -5,6 +5,7 @@ Results go to stdout, progress and errors to stderr. An error that a user can ac
 
 from __future__ import annotations
 
+import errno
 import importlib.util
 import sys
 from pathlib import Path
@@ -13,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from vdr import __version__
-from vdr.errors import VdrError
+from vdr.errors import NoSpace, VdrError
 from vdr.progress import note
 
 if TYPE_CHECKING:
@@ -261,6 +262,16 @@ def train_teacher_mini(
     _say(_study(profile, settings).stage_train_teacher(out))
 
 
+@app.command("make-step", hidden=True)
+def make_step(
+    stage: Annotated[str, typer.Argument(help="a stage that needs no arm: vision, miner, pools, scored, maps, …")],
+    profile: ProfileOption = "mini",
+    settings: SetOption = None,
+) -> None:
+    """Make one shared step by its stage's name (used where several are made side by side)."""
+    _say(_study(profile, settings).make_step(stage))
+
+
 @app.command(hidden=True)
 def version() -> None:
     """Print the package's version."""
@@ -290,8 +301,14 @@ def main(arguments: list[str] | None = None) -> None:
     except KeyboardInterrupt:
         note("vdr: stopped; the same command goes on from here")
         sys.exit(130)
-    except BrokenPipeError:
-        sys.exit(141)
+    except OSError as error:
+        if error.errno == errno.EPIPE:
+            sys.exit(141)
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            raise
+        full = NoSpace(f"the disk is full ({error.strerror})", where=error.filename, todo="free some space and repeat")
+        note(f"vdr: {full}")
+        sys.exit(full.exit_code)
     except typer.Abort:
         sys.exit(130)
     except Exception as error:

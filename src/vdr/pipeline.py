@@ -85,7 +85,7 @@ class Study:
             raise BadInput("is there already", where=out, todo="name a directory that does not exist")
         artefact = self.make(step)
         if out is not None:
-            shutil.copytree(artefact.path, out, ignore=shutil.ignore_patterns("manifest.json"))
+            shutil.copytree(artefact.path / "checkpoint", out)
         return artefact
 
     def _recipe(self, recipe: str | None) -> str:
@@ -114,12 +114,31 @@ class Study:
         wanted = self.run_steps(table)
         missing = {key: step for key, step in wanted.items() if step.find(self.store) is None}
         own = {step.key for step in order(*missing.values()) if step.stage in ("checkpoint", "vectors", "run")}
-        for step in order(*missing.values()):
-            if step.key not in own:
-                self.make(step)
+        shared = [step for step in order(*missing.values()) if step.key not in own]
+        self._make_shared(table, shared)
         if missing:
             self._run_children(table, missing)
         return {key: self.make(step) for key, step in wanted.items()}
+
+    def _make_shared(self, table: Table, steps: list[Step]) -> None:
+        """What several runs share, in order; the teacher's page-by-page passes, which need only the corpus, side by side."""
+        aside = [step for step in steps if step.stage in ("maps", "descriptions") and step.find(self.store) is None]
+        if self.profile.hardware.processes > 1 and len(aside) > 1:
+            self.make(self.steps.corpus())
+            note(f"-- {' and '.join(step.stage for step in aside)}, side by side")
+            jobs = [self._job(step.stage, ["make-step", step.stage], 1.0) for step in aside]
+            run_jobs(jobs, self.profile.hardware.processes, self.profile.hardware.threads, title="teacher")
+        for step in steps:
+            self.make(step)
+
+    def make_step(self, stage: str) -> Artefact:
+        """A step that needs no arm, by its stage's name."""
+        return self.make(getattr(self.steps, stage.replace("-", "_"))())
+
+    def _job(self, name: str, command: list[str], cost: float) -> Job:
+        log = self.profile.outputs / "logs" / f"{name}.log"
+        whole = [sys.executable, "-m", "vdr.cli", *command, *self._profile_arguments()]
+        return Job(name, whole, log, cost)
 
     def _run_children(self, table: Table, missing: dict[tuple[str, int], Step]) -> None:
         hardware = self.profile.hardware
@@ -128,9 +147,7 @@ class Study:
         jobs = []
         for arm, seed in missing:
             label = run_label(arm, seed, recipe)
-            command = [sys.executable, "-m", "vdr.cli", "evaluate", arm, "--seed", str(seed), "--recipe", recipe]
-            command += [*self._profile_arguments()]
-            jobs.append(Job(label, command, self.profile.outputs / "logs" / f"{label}.log", costs(arm)))
+            jobs.append(self._job(label, ["evaluate", arm, "--seed", str(seed), "--recipe", recipe], costs(arm)))
         note(f"-- {len(jobs)} runs, {hardware.processes} at once ({table.paper} {table.kind} {table.number})")
         took = run_jobs(jobs, hardware.processes, hardware.threads)
         note(f"   runs: {clock(sum(took.values()))} of work in {len(took)} processes")
@@ -172,7 +189,8 @@ class Study:
         runs = self.make_runs(table)
         from vdr.finish import finish
 
-        text = finish(self.profile, table, self.recipe_of(table), runs, self.make(self.steps.corpus()))
+        extra = [self.make(self.steps.labels())] if any(load_arms()[arm].uses_ratings for arm, _ in runs) else []
+        text = finish(self.profile, table, self.recipe_of(table), runs, self.make(self.steps.corpus()), extra)
         seconds = time.monotonic() - started
         note(f"-- {table.target}: {clock(seconds)} in all; largest peak of a process {self._peak(table):.1f} GB")
         return text
@@ -292,7 +310,7 @@ def find_table(name: str) -> Table:
 
 def make_targets() -> str:
     """The `reproduce-…` targets as a makefile."""
-    lines = ["# Written from src/vdr/study/tables.yaml by `make tables.mk`; change it there.", ""]
+    lines = ["# Written from src/vdr/study/tables.yaml by `make targets`; change it there.", ""]
     targets = [table.target for table in load_tables().values()]
     lines += [f".PHONY: reproduce {' '.join(targets)}", ""]
     lines += [f"reproduce: {' '.join(targets)} ## reproduce every table and figure below", ""]

@@ -6,7 +6,9 @@ from pathlib import Path
 
 import pytest
 from pydantic import Field
+
 from vdr.errors import BadInput
+from vdr.manifests import load_manifests
 from vdr.study.base import Section
 from vdr.study.catalogue import load_arms, load_claims, load_recipes, load_suites, load_tables
 from vdr.study.settings import load_profile, profile_names
@@ -182,3 +184,13 @@ def test_a_wrong_entry_is_one_clear_line(tmp_path: Path, loader, text: str, said
 def test_yaml_of_the_study_says_nothing_twice() -> None:
     for path in Path(__file__).parents[2].glob("src/vdr/study/**/*.yaml"):
         read_yaml(path)
+
+
+def test_hub_data_sets_are_pinned_as_the_manifests_say() -> None:
+    manifests = {manifest.id: manifest for manifest in load_manifests().values()}
+    for name in ("pilot", "paper"):
+        corpus = load_profile(name).corpus
+        assert corpus.train.id in manifests
+        for data in corpus.hub_datasets:
+            assert data.revision is not None
+            assert data.revision == manifests[data.id].revision, data.name

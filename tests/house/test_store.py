@@ -13,6 +13,7 @@ import time
 from pathlib import Path
 
 import pytest
+
 from vdr.errors import BadInput, Busy, DamagedArtefact, NoSpace
 from vdr.store import Store, canonical_json, load_artefact, stable_manifest
 
@@ -33,9 +34,10 @@ def never(out: Path, measures: dict) -> None:
 def test_make_once_then_found(tmp_path: Path) -> None:
     store = Store(tmp_path)
     first = store.make("corpus", {"seed": 1}, {}, write("a"), label="train")
-    assert first.path.name.startswith("train-") and first.path.name.endswith(first.key[:16])
+    assert first.path.name == f"train-{first.key[:16]}"
     again = store.make("corpus", {"seed": 1}, {}, never, label="train")
-    assert again.key == first.key and again.measures["length"] == 1
+    assert again.key == first.key
+    assert again.measures["length"] == 1
     assert store.find("corpus", {"seed": 2}, {}) is None
     # A label is for people: the result is found under another one too.
     assert store.make("corpus", {"seed": 1}, {}, never, label="renamed").path == first.path
@@ -105,7 +107,8 @@ def test_damage_is_refused_with_file_and_reason(tmp_path: Path, damage: str) -> 
     # mtime has whole nanoseconds here, but a copy that keeps it must not pass either: hashes count, not times.
     with pytest.raises(DamagedArtefact) as caught:
         Store(tmp_path).make("corpus", {"seed": 1}, {}, never)
-    assert str(artefact.path) in str(caught.value) and "\n" not in str(caught.value)
+    assert str(artefact.path) in str(caught.value)
+    assert "\n" not in str(caught.value)
 
 
 def test_failure_publishes_nothing_and_keeps_earlier_results(tmp_path: Path) -> None:

@@ -41,7 +41,7 @@ class TeacherSteps(StepsBase):
     def ratings(self) -> Step:
         """The teacher's rating of every scored pair, asked in page order (WT App. B, J)."""
         profile = self.profile
-        config = {"teacher": self._teacher(), "settings": plain(profile.teacher)}
+        config = {"teacher": self._teacher(), "settings": plain(profile.teacher, "pretraining", "attention_layers", "description_tokens")}
 
         def build(out: Path, measures: dict[str, Any], made: Made) -> None:
             from vdr.mining import read_scored_pool
@@ -62,25 +62,93 @@ class TeacherSteps(StepsBase):
         def build(out: Path, measures: dict[str, Any], made: Made) -> None:
             from vdr.corpus.access import load_train
             from vdr.mining import read_scored_pool
-            from vdr.teacher.labels import grades_of, label_pairs, label_statistics, write_statistics
+            from vdr.teacher.labels import build_labels
             from vdr.teacher.queue import read_ratings
 
-            corpus, scored = load_train(made["corpus"].path), read_scored_pool(made["scored"].path)
-            truth = corpus.truth()
-            grade = None
-            if truth is not None:
-                grade = grades_of(scored, truth, list(corpus.rows["row_id"]), list(corpus.pages.ids))
-            pairs = label_pairs(scored, read_ratings(made["ratings"].path), train_rows(made["corpus"].path), grade=grade)
-            write_statistics(label_statistics(pairs), out)
-            measures["pairs"] = len(pairs)
+            corpus = load_train(made["corpus"].path)
+            build_labels(
+                read_scored_pool(made["scored"].path),
+                read_ratings(made["ratings"].path),
+                train_rows(made["corpus"].path),
+                out,
+                measures,
+                truth=corpus.truth(),
+                row_ids=list(corpus.rows["row_id"]),
+                page_ids=list(corpus.pages.ids),
+            )
 
         inputs = {"corpus": self.corpus(), "scored": self.scored(), "ratings": self.ratings()}
         return Step("labels", "", {}, inputs, build)
 
-    def _teacher(self) -> dict[str, Any]:
+    @functools.cache  # noqa: B019
+    def maps(self) -> Step:
+        """The teacher's attention over the labelled page, conditioned on the query (WT §3, App. G)."""
+        profile = self.profile
+        models = profile.models
+        source, revision = models.attention_teacher, models.attention_teacher_revision
+        if source is None:
+            source, revision = models.teacher, models.teacher_revision
+        config = {"teacher": self._identity(source, revision), "attention_layers": list(profile.teacher.attention_layers)}
+
+        def build(out: Path, measures: dict[str, Any], made: Made) -> None:
+            from vdr.corpus.access import load_train
+            from vdr.models.weights import locate
+            from vdr.teacher.attention import AttentionTeacher, extract_maps
+
+            teacher = AttentionTeacher(locate(source, revision), profile.teacher, device=profile.hardware.device)
+            extract_maps(train_rows(made["corpus"].path), load_train(made["corpus"].path).pages, teacher, out, measures)
+
+        return Step("maps", "", config, {"corpus": self.corpus()}, build)
+
+    @functools.cache  # noqa: B019
+    def descriptions(self) -> Step:
+        """The teacher's description of every labelled page, grounded in the query (WT §3, App. J)."""
+        profile = self.profile
+        config = {"teacher": self._teacher(), "settings": plain(profile.teacher, "pretraining", "attention_layers", "max_new_tokens")}
+
+        def build(out: Path, measures: dict[str, Any], made: Made) -> None:
+            from vdr.corpus.access import load_train
+            from vdr.teacher.descriptions import write_descriptions
+            from vdr.teacher.engines import TransformersTeacher
+
+            teacher = TransformersTeacher(self._teacher_dir(), profile.teacher, device=profile.hardware.device)
+            write_descriptions(train_rows(made["corpus"].path), load_train(made["corpus"].path).pages, teacher, out, measures)
+
+        return Step("descriptions", "", config, {"corpus": self.corpus()}, build)
+
+    # -- the miniature's own weights -----------------------------------------------------------------------------------
+    @functools.cache  # noqa: B019
+    def backbone(self) -> Step:
+        """The mini backbone, pretrained from scratch on page reading; what ships is a copy of such an artefact."""
+        settings = self.profile.models.pretraining
+
+        def build(out: Path, measures: dict[str, Any], made: Made) -> None:
+            from vdr.models.pretraining.make import make_backbone
+
+            make_backbone(out, settings, measures)
+
+        return Step("backbone", "", {"pretraining": plain(settings)}, {}, build)
+
+    @functools.cache  # noqa: B019
+    def teacher(self) -> Step:
+        """The mini teacher, trained from the backbone on pages and queries of its own split."""
+        settings = self.profile.teacher.pretraining
+        config = {"pretraining": plain(settings), "backbone": self._backbone()}
+
+        def build(out: Path, measures: dict[str, Any], made: Made) -> None:
+            from vdr.teacher.pretraining.make import make_teacher
+
+            make_teacher(out, self._backbone_dir(), settings, measures)
+
+        return Step("teacher", "", config, {}, build)
+
+    def _identity(self, source: str, revision: str | None) -> dict[str, Any]:
         from vdr.models.weights import identity
 
-        return identity(self.profile.models.teacher, self.profile.models.teacher_revision)
+        return identity(source, revision)
+
+    def _teacher(self) -> dict[str, Any]:
+        return self._identity(self.profile.models.teacher, self.profile.models.teacher_revision)
 
     def _teacher_dir(self) -> Path:
         from vdr.models.weights import locate
