@@ -158,9 +158,9 @@ def test_killed_and_restarted_or_shared_gives_the_same_bytes(tmp_path, corpus, m
         mine_pools(pages, queries, rows, settings, tmp_path / "killed", {})
     monkeypatch.setattr(search_module, "_write_part", real)
     mine_pools(pages, queries, rows, settings, tmp_path / "killed", measures := {})
-    assert measures["rows_mined_here"] == len(rows) - 4
+    assert measures["timing"]["rows_mined_here"] == len(rows) - 4
     assert (tmp_path / "killed/pools.parquet").read_bytes() == wanted
-    assert not (tmp_path / "killed/parts").exists()
+    assert not (tmp_path / "killed/partial").exists()
 
     for worker in (1, 0):
         mine_pools(pages, queries, rows, settings, tmp_path / "shared", {}, worker=worker, workers=2)

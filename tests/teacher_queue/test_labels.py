@@ -4,6 +4,7 @@ import pytest
 
 from vdr.errors import BadInput
 from vdr.teacher.labels import (
+    build_labels,
     by_source,
     by_stratum,
     grades_of,
@@ -156,3 +157,18 @@ def test_grades_are_looked_up_in_file_order_and_checked():
         grades_of(pairs, grades, [5], ["a", "b"])
     with pytest.raises(BadInput, match="outside the truth"):
         grades_of(pairs, grades, [5, 6], ["a", "b"])
+
+
+def test_the_stage_writes_all_tables_and_says_the_main_figures(tmp_path):
+    scored = pd.DataFrame(
+        {"row_id": [1, 1, 1], "page_id": ["a", "b", "c"], "rank": [0, 1, 2], "score": [3.0, 2.0, 1.0]}
+    )
+    ratings = scored[["row_id", "page_id"]].assign(rating=np.float32([1, 1, 0]))
+    rows = pd.DataFrame({"row_id": [1], "source": ["pdf"], "breadth": ["broad"]})
+    truth = np.array([[0, 0, 0], [3, 2, 0]], dtype=np.int8)
+    build_labels(scored, ratings, rows, tmp_path, measures := {}, truth=truth, row_ids=[0, 1], page_ids=["a", "b", "c"])
+    assert measures["labels"]["median_relevant_per_query"] == 1
+    assert measures["teacher_against_truth"]["auc"] == 1.0
+    assert pd.read_csv(tmp_path / "truth.csv")["candidates"].tolist() == ["ranks 1-4", "all scored", "ranks 1-4, broad"]
+    with pytest.raises(BadInput, match="axes"):
+        build_labels(scored, ratings, rows, tmp_path, {}, truth=truth)

@@ -189,3 +189,10 @@ def test_page_order_is_faster_than_query_order_where_the_engine_keeps_a_page(sco
     assert result["pairs"] == 10
     assert result["replies_that_differ"] == 0
     assert result["speed_up"] > 1.3
+
+
+def test_a_note_that_a_kill_left_half_written_does_not_stop_the_next_run(scored, tmp_path):
+    (tmp_path / "partial").mkdir()
+    (tmp_path / "partial/plan.json").write_text('{"dig')
+    rate(plan_queue(scored, ROWS, 2), Engine, make_page_of, tmp_path, {})
+    assert len(read_ratings(tmp_path)) == 13

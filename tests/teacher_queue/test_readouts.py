@@ -5,7 +5,7 @@ import pandas as pd
 import pytest
 
 from vdr.errors import BadInput
-from vdr.teacher.readouts import compare_readouts, readout_summary, row_comparisons, yes_probability
+from vdr.teacher.readouts import build_readouts, compare_readouts, readout_summary, row_comparisons, yes_probability
 
 
 def table(rows):
@@ -79,3 +79,16 @@ def test_bootstrap_interval_of_a_known_spread():
     result = compare_readouts(first, second, draws=4000)
     assert result.difference == 0.5
     assert result.high - result.low == pytest.approx(2 * 1.96 * 0.05, abs=0.02)
+
+
+def test_files_over_the_pairs_that_were_asked_twice(tmp_path):
+    ratings = TOY.rename(columns={"score": "rating"})
+    yesno = TOY[TOY["row_id"] < 2].assign(p_yes=[0.9, 0.8, 0.7, 0.6, 0.1, 0.9, 0.8, 0.1, 0.2]).drop(columns="score")
+    build_readouts(ratings, yesno, tmp_path, measures := {}, draws=200)
+    table = pd.read_csv(tmp_path / "readouts.csv").set_index("readout")
+    assert table["queries"].tolist() == [2, 2]
+    assert table.loc["rating", "auc"] == pytest.approx((0.625 + 0.5) / 2)
+    assert table.loc["yes/no", "auc"] == 1.0
+    assert table.loc["rating", "unparseable_share"] == pytest.approx(1 / 9)
+    assert measures["comparison"]["difference"] == pytest.approx((0.375 + 0.5) / 2)
+    assert measures["comparison"]["pairs"] == 6

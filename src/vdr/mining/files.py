@@ -10,8 +10,10 @@ scored_pool.parquet: row_id int64, page_id str, rank int32 (1-based position wit
 
 from __future__ import annotations
 
+import json
 import os
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 import pyarrow as pa
@@ -22,6 +24,7 @@ from vdr.errors import DamagedArtefact
 __all__ = [
     "POOLS",
     "SCORED_POOL",
+    "claim_parts",
     "read_pools",
     "read_scored_pool",
     "read_table",
@@ -74,6 +77,27 @@ def read_table(path: Path, schema: pa.Schema, todo: str = "make this artefact ag
     except (pa.ArrowException, ValueError) as error:
         raise DamagedArtefact(f"columns of other types than expected ({error})", where=path, todo=todo) from error
     return table.to_pandas()
+
+
+def claim_parts(directory: Path, plan: dict[str, Any], what: str) -> None:
+    """Note in `directory` which work its parts belong to. Raises DamagedArtefact where that is other work than
+    `plan`.
+
+    A note that a kill left half-written counts as none: parts are written after it.
+    """
+    path = Path(directory) / "plan.json"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        beside = path.with_name(f".{path.name}.{os.getpid()}.new")
+        beside.write_text(json.dumps(plan), encoding="utf-8")
+        os.replace(beside, path)
+        return
+    if found != plan:
+        raise DamagedArtefact(
+            f"holds parts of another {what}", where=directory, todo="delete this directory and run again"
+        )
 
 
 def _inside(where: Path, name: str) -> Path:

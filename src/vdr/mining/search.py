@@ -24,13 +24,13 @@ import torch
 
 from vdr.errors import BadInput, DamagedArtefact
 from vdr.kernels.maxsim import maxsim, maxsim_search
-from vdr.mining.files import POOLS, read_table, write_table
+from vdr.mining.files import POOLS, claim_parts, read_table, write_table
 from vdr.progress import track
 from vdr.study.sections.mining import MiningSettings
 
 __all__ = ["MultiVectors", "mean_vectors", "merge_pools", "mine_pools"]
 
-PARTS = "parts"
+PARTS = "partial"
 
 
 class MultiVectors(Protocol):
@@ -215,8 +215,9 @@ def mine_pools(
         frame.insert(0, "row_id", part["row_id"].to_numpy())
         _write_part(out, shard, frame)
         mined += len(part)
-    measures["seconds_mining"] = time.perf_counter() - started
-    measures["rows_mined_here"] = mined
+    timing = measures.setdefault("timing", {})
+    timing["seconds_mining"] = time.perf_counter() - started
+    timing["rows_mined_here"] = mined
     if workers == 1:
         merge_pools(out, rows, settings, measures)
 
@@ -237,20 +238,8 @@ def _claim_parts(out: Path, rows: pd.DataFrame, settings: MiningSettings, pages:
     text = "\n".join(
         f"{r}\t{q}\t{p}" for r, q, p in zip(rows["row_id"], rows["query_id"], rows["page_id"], strict=True)
     )
-    plan = {
-        "settings": settings.model_dump(mode="json"),
-        "pages": pages,
-        "rows": hashlib.sha256(text.encode()).hexdigest(),
-    }
-    path = out / PARTS / "plan.json"
-    path.parent.mkdir(parents=True, exist_ok=True)
-    if path.exists():
-        if json.loads(path.read_text(encoding="utf-8")) != plan:
-            raise DamagedArtefact(
-                "holds parts of another search", where=path.parent, todo="delete this directory and mine again"
-            )
-        return
-    path.write_text(json.dumps(plan), encoding="utf-8")
+    digest = hashlib.sha256(text.encode()).hexdigest()
+    claim_parts(out / PARTS, {"settings": settings.plain(), "pages": pages, "rows": digest}, "search")
 
 
 def merge_pools(out: Path, rows: pd.DataFrame, settings: MiningSettings, measures: dict[str, Any]) -> None:

@@ -19,6 +19,7 @@ from vdr.errors import BadInput
 
 __all__ = [
     "BANDS",
+    "build_labels",
     "by_source",
     "by_stratum",
     "grades_of",
@@ -264,3 +265,34 @@ def write_statistics(tables: Mapping[str, pd.DataFrame], out: Path) -> None:
     out.mkdir(parents=True, exist_ok=True)
     for name, table in tables.items():
         table.to_csv(out / f"{name}.csv", index=False, lineterminator="\n")
+
+
+def build_labels(
+    scored: pd.DataFrame,
+    ratings: pd.DataFrame | None,
+    rows: pd.DataFrame,
+    out: Path,
+    measures: dict[str, Any],
+    *,
+    truth: np.ndarray | None = None,
+    row_ids: list[int] | None = None,
+    page_ids: list[str] | None = None,
+) -> None:
+    """Write all label statistics as CSV into `out`: rank_bands (Table 17), by_source (App. O), by_stratum (Table
+    14), summary (§6), truth (Table 4's form against the truth, where it is known).
+
+    rows: the mined rows (row_id, source, breadth). truth: grades int8 [rows, pages] with the row_ids and page_ids
+    of its axes. Measures: the summary, and the truth table's line over all scored candidates.
+    """
+    grade = None
+    if truth is not None:
+        if row_ids is None or page_ids is None:
+            raise BadInput(
+                "the truth needs the rows and pages of its axes", where="truth.npz", todo="give row_ids and page_ids"
+            )
+        grade = grades_of(scored, truth, row_ids, page_ids)
+    tables = label_statistics(label_pairs(scored, ratings, rows, grade))
+    write_statistics(tables, out)
+    measures["labels"] = dict(tables["summary"].itertuples(index=False, name=None))
+    if "truth" in tables:
+        measures["teacher_against_truth"] = tables["truth"].set_index("candidates").loc["all scored"].to_dict()

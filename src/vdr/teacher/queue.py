@@ -26,7 +26,7 @@ import pandas as pd
 import pyarrow as pa
 
 from vdr.errors import BadInput, DamagedArtefact, VdrError
-from vdr.mining.files import read_table, write_table
+from vdr.mining.files import claim_parts, read_table, write_table
 from vdr.progress import track
 from vdr.teacher.parsing import read_rating
 
@@ -43,7 +43,7 @@ __all__ = [
     "read_ratings",
 ]
 
-PARTS = "parts"
+PARTS = "partial"
 
 #: ratings.parquet, sorted by row_id and rank; rating is NaN where the reply is unparseable.
 RATINGS = pa.schema(
@@ -136,17 +136,6 @@ def _part(out: Path, shard: int) -> Path:
     return Path(out) / PARTS / f"ratings-{shard:06d}.parquet"
 
 
-def _claim(plan: QueuePlan, out: Path) -> None:
-    path = Path(out) / PARTS / "plan.json"
-    path.parent.mkdir(parents=True, exist_ok=True)
-    if not path.exists():
-        path.write_text(json.dumps({"digest": plan.digest}), encoding="utf-8")
-    elif json.loads(path.read_text(encoding="utf-8")) != {"digest": plan.digest}:
-        raise DamagedArtefact(
-            "holds ratings of another queue", where=path.parent, todo="delete this directory and rate again"
-        )
-
-
 def rate_shards(
     plan: QueuePlan,
     engine: RatingEngine,
@@ -156,13 +145,13 @@ def rate_shards(
     worker: int = 0,
     workers: int = 1,
 ) -> dict[str, float]:
-    """Rate this worker's shards (every `workers`-th) that are not yet in `out/parts`; returns what was done here.
+    """Rate this worker's shards (every `workers`-th) that are not yet in `out/partial`; returns what was done here.
 
     page_of gives what the engine wants for a page id: an image, or features. The result has `pairs`, `prompts`
     (after equal prompts were joined), `pages` and `seconds` (the engine's and page_of's time).
-    Raises DamagedArtefact where `out/parts` belongs to another queue, VdrError where replies are missing.
+    Raises DamagedArtefact where `out/partial` belongs to another queue, VdrError where replies are missing.
     """
-    _claim(plan, out)
+    claim_parts(Path(out) / PARTS, {"digest": plan.digest}, "queue")
     done = {"pairs": 0.0, "prompts": 0.0, "pages": 0.0, "seconds": 0.0}
     todo = [s for s in range(len(plan.shards)) if s % workers == worker and not _part(out, s).exists()]
     with track(sum(plan.shards[s][1] - plan.shards[s][0] for s in todo), "rate", "pair") as bar:
@@ -263,13 +252,14 @@ def rate(
             parts = [job.result() for job in jobs]
     wall = time.perf_counter() - started
     pairs = sum(part["pairs"] for part in parts)
-    measures["workers"] = workers
-    measures["pairs_rated_here"] = int(pairs)
-    measures["seconds_rating"] = wall
+    timing = measures.setdefault("timing", {})
+    timing["workers"] = workers
+    timing["pairs_rated_here"] = int(pairs)
+    timing["seconds_rating"] = wall
     busy = max((part["seconds"] for part in parts), default=0.0)
     if pairs:
-        measures["pairs_per_second"] = pairs / busy
-        measures["prompts_per_second"] = sum(part["prompts"] for part in parts) / busy
+        timing["pairs_per_second"] = pairs / busy
+        timing["prompts_per_second"] = sum(part["prompts"] for part in parts) / busy
     merge_ratings(plan, out, measures)
 
 

@@ -7,7 +7,9 @@ candidates, both scored.
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,7 +17,7 @@ import pandas as pd
 
 from vdr.errors import BadInput
 
-__all__ = ["Comparison", "compare_readouts", "readout_summary", "row_comparisons", "yes_probability"]
+__all__ = ["Comparison", "build_readouts", "compare_readouts", "readout_summary", "row_comparisons", "yes_probability"]
 
 
 def yes_probability(log_yes: np.ndarray, log_no: np.ndarray) -> np.ndarray:
@@ -125,3 +127,32 @@ def compare_readouts(first: pd.DataFrame, second: pd.DataFrame, *, draws: int = 
         int(one["candidates"].sum()),
         draws,
     )
+
+
+def build_readouts(
+    ratings: pd.DataFrame,
+    yesno: pd.DataFrame,
+    out: Path,
+    measures: dict[str, Any],
+    *,
+    draws: int = 10_000,
+    seed: int = 0,
+) -> None:
+    """Write `out/readouts.csv` (a line a readout, `readout_summary`'s columns) and `out/comparison.json`, yes/no
+    minus rating.
+
+    ratings: row_id, page_id, rank, rating; yesno: row_id, page_id, rank, p_yes, of some or all of the same pairs.
+    Both summaries are over the pairs that `yesno` asks about, so that they share a denominator.
+    """
+    keys = ["row_id", "page_id", "rank"]
+    asked = yesno[keys].merge(ratings[[*keys, "rating"]], on=keys, how="left", validate="one_to_one")
+    rating = asked[keys].assign(score=asked["rating"].astype(float))
+    answer = yesno[keys].assign(score=yesno["p_yes"].astype(float))
+    lines = [{"readout": name, **readout_summary(table)} for name, table in (("rating", rating), ("yes/no", answer))]
+    out = Path(out)
+    out.mkdir(parents=True, exist_ok=True)
+    pd.DataFrame(lines).to_csv(out / "readouts.csv", index=False, lineterminator="\n")
+    comparison = compare_readouts(rating, answer, draws=draws, seed=seed).plain()
+    (out / "comparison.json").write_text(json.dumps(comparison, indent=1) + "\n", encoding="utf-8")
+    measures["readouts"] = {line["readout"]: {k: v for k, v in line.items() if k != "readout"} for line in lines}
+    measures["comparison"] = comparison
