@@ -9,6 +9,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from PIL import Image, ImageDraw
+
 from vdr.audit.design import design_ring
 from vdr.audit.sampling import Sizes
 from vdr.audit.study import freeze, write_study
@@ -56,12 +57,14 @@ def draw_page(page_id: str) -> Image.Image:
 def study_template(tmp_path_factory) -> Path:
     texts = {f"q{q}": f"What is the budget of item {q}?" for q in range(9)}
     texts |= {"q0": HOSTILE, "q1": "Wie hoch ist das Budget für Überstunden im Jahr 2019, und wer hat es genehmigt?"}
-    breadth = {query: "specific" for query in texts}
+    breadth = dict.fromkeys(texts, "specific")
     sizes = Sizes(queries=6, with_labelled=3, pages_per_query=4, annotators=3)
     design = design_ring(small_scored(), texts, sizes, seed=2, breadth=breadth)
     text = "Item 01 budget 512 thousand\nItem 02 <b>bold</b> budget 77\n" * 4
-    transcripts = {page: text for page in design.pairs["page_id"].unique()[::2]}
-    folder = write_study(tmp_path_factory.mktemp("audit") / "study", design, draw_page, title="A small audit", transcripts=transcripts)
+    transcripts = dict.fromkeys(design.pairs["page_id"].unique()[::2], text)
+    folder = write_study(
+        tmp_path_factory.mktemp("audit") / "study", design, draw_page, title="A small audit", transcripts=transcripts
+    )
     freeze(folder)
     return folder
 

@@ -9,10 +9,10 @@ import re
 import shutil
 import threading
 from collections.abc import Iterator
-from pathlib import Path
 
 import pandas as pd
 import pytest
+
 from vdr.audit.journal import Journal, read_journal
 from vdr.audit.judgements import study_from_folder
 from vdr.audit.server import AuditServer, is_loopback

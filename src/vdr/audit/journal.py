@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import os
 import threading
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -36,6 +36,10 @@ class Entry:
     grade: str
     seconds: float
     revision: int
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="milliseconds")
 
 
 def _parse(line: str, where: str) -> dict:
@@ -68,12 +72,14 @@ class Journal:
         items: Collection[str],
         grades: Collection[str],
         mend: bool = True,
+        clock: Callable[[], str] | None = None,
     ) -> None:
         self.path = Path(path)
         self.study_id = study_id
         self.annotator = annotator
         self._items = frozenset(items)
         self._grades = frozenset(grades)
+        self._clock = clock or _now
         self._lock = threading.Lock()
         self._state: dict[str, Entry] = {}
         self.consented = False
@@ -122,7 +128,7 @@ class Journal:
             **record,
             "study": self.study_id,
             "annotator": self.annotator,
-            "at": datetime.now(UTC).isoformat(timespec="milliseconds"),
+            "at": self._clock(),
         }
         line = json.dumps(record, ensure_ascii=False, sort_keys=True) + "\n"
         new = not self.path.exists()

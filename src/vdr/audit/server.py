@@ -1,7 +1,8 @@
-"""The annotation page's server: standard library, one secret link per annotator, every judgement on disk before it is confirmed.
+"""The annotation page's server: standard library, one secret link per annotator, every judgement on disk before it is
+confirmed.
 
-It opens `open/`, `plan.yaml`, `manifest.json`, `links.csv` and `judgements/` of a study, never `sealed/`. Only the exact paths
-below exist; a path is matched as it was sent, so there is nothing to decode or to climb:
+It opens `open/`, `plan.yaml`, `manifest.json`, `links.csv` and `judgements/` of a study, never `sealed/`. Only the
+exact paths below exist; a path is matched as it was sent, so there is nothing to decode or to climb:
 
     GET  /a/<secret>/                    the page            POST /a/<secret>/consent
     GET  /a/<secret>/state.json          items and grades    POST /a/<secret>/judge
@@ -62,10 +63,11 @@ def is_loopback(host: str) -> bool:
 
 
 class AuditServer(ThreadingHTTPServer):
-    """Serve one frozen study. Raises `Busy` when another server holds it, `BadInput` or `DamagedArtefact` as `load_frozen` does.
+    """Serve one frozen study. Raises `Busy` when another server holds it, `BadInput` or `DamagedArtefact` as
+    `load_frozen` does.
 
-    `host` other than loopback must be asked for; `names` are further host names under which the page may be reached (a request
-    for any other name is refused, so that a foreign site cannot make a browser talk to this server).
+    `host` other than loopback must be asked for; `names` are further host names under which the page may be reached
+    (a request for any other name is refused, so that a foreign site cannot make a browser talk to this server).
     """
 
     daemon_threads = True

@@ -166,7 +166,12 @@ def write_simulated_journals(
         grades = np.array([truth(q, p) for q, p in zip(shown["query_id"], shown["page_id"], strict=True)])
         given, seconds = _answers(scale.name, by_name[name], grades, rng)
         journal = Journal(
-            folder / f"{name}.jsonl", study_id=frozen.study_id, annotator=name, items=items, grades=scale.values
+            folder / f"{name}.jsonl",
+            study_id=frozen.study_id,
+            annotator=name,
+            items=items,
+            grades=scale.values,
+            clock=lambda: "simulated",
         )
         journal.consent()
         for item, grade, time in zip(items, given, seconds, strict=True):

@@ -184,11 +184,14 @@ def read_breadth(path: Path) -> dict[str, str]:
     return {q: b.strip() for q, b in zip(frame["query_id"], frame["breadth"], strict=True) if b.strip()}
 
 
-def freeze(path: Path, *, breadth: Mapping[str, str] | None = None, without_breadth: bool = False) -> Frozen:
+def freeze(
+    path: Path, *, breadth: Mapping[str, str] | None = None, without_breadth: bool = False, at: str | None = None
+) -> Frozen:
     """Freeze a study: take in the specific/broad classification, hash everything, write the manifest.
 
     Raises `BadInput` when the study is frozen already, a judgement exists, or a query is unclassified (unless
-    `without_breadth`, in which case the analysis can never report the split for this study).
+    `without_breadth`, in which case the analysis can never report the split for this study). `at` replaces the time of
+    day (a *simulated* study has none, and gives the same bytes each time).
     """
     path = Path(path)
     if (path / "manifest.json").exists():
@@ -223,7 +226,7 @@ def freeze(path: Path, *, breadth: Mapping[str, str] | None = None, without_brea
     files["plan.yaml"] = _sha256(path / "plan.yaml")
     body = {**draft, "files": files, "breadth_frozen": bool(needs_breadth and not without_breadth)}
     study_id = hashlib.sha256(_json(body).encode("utf-8")).hexdigest()[:16]
-    body |= {"study_id": study_id, "frozen_at": datetime.now(UTC).isoformat(timespec="seconds")}
+    body |= {"study_id": study_id, "frozen_at": at or datetime.now(UTC).isoformat(timespec="seconds")}
     _write(path / "manifest.json", _json(body))
     (path / "draft.json").unlink()
     return load_frozen(path)

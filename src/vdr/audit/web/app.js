@@ -101,7 +101,9 @@
     const style = getComputedStyle(viewer);
     const width = viewer.clientWidth - parseFloat(style.paddingLeft) - parseFloat(style.paddingRight);
     const height = viewer.clientHeight - parseFloat(style.paddingTop) - parseFloat(style.paddingBottom);
-    const scale = Math.max(0.05, Math.min(width / item().width, Math.max(height, 200) / item().height));
+    // On a narrow screen a whole page would be too small to read: there, fit means its width.
+    const whole = matchMedia("(max-width: 52rem)").matches ? Infinity : Math.max(height, 200) / item().height;
+    const scale = Math.max(0.05, Math.min(width / item().width, whole));
     $("page").style.width = `${Math.round(item().width * scale * zoom)}px`;
     $("page").style.height = `${Math.round(item().height * scale * zoom)}px`;
     $("zoom-value").textContent = `${Math.round(zoom * 100)} %`;
