@@ -12,18 +12,27 @@ from vdr.errors import BadInput
 from vdr.kernels import native, reference
 from vdr.kernels.maxsim import maxsim, maxsim_search, maxsim_search_widths, unit_rows
 
-FAST = settings(max_examples=40, deadline=None)
+FAST = settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
 def draw(seed: int, *shape: int) -> torch.Tensor:
     return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
 
 
+@pytest.fixture(params=["native", "blas"])
+def path(request, monkeypatch):
+    """Runs a test with and without the C kernel."""
+    if request.param == "blas":
+        monkeypatch.setenv("VDR_NATIVE", "0")
+    elif native.library() is None:
+        pytest.skip("no C compiler on this machine: only the path without one can be tested")
+
+
 @FAST
 @given(st.integers(0, 9999), st.sampled_from(["pair", "batch", "candidates"]), st.sampled_from(["sum", "mean"]),
        st.integers(1, 4), st.integers(1, 5), st.integers(1, 6), st.integers(1, 9), st.sampled_from([1, 4, 33]),
        st.sampled_from([1, 1 << 20]), st.booleans())
-def test_values_and_gradients_equal_the_reference(seed, shape, reduce, b, c, lq, lp, d, budget, masked):
+def test_values_and_gradients_equal_the_reference(path, seed, shape, reduce, b, c, lq, lp, d, budget, masked):
     lead_q, lead_p = {"pair": ((), ()), "batch": ((b,), (c,)), "candidates": ((b,), (b, c))}[shape]
     q, p = draw(seed, *lead_q, lq, d), draw(seed + 1, *lead_p, lp, d)
     qm = pm = None
@@ -43,7 +52,7 @@ def test_values_and_gradients_equal_the_reference(seed, shape, reduce, b, c, lq,
     torch.testing.assert_close(p1.grad, p2.grad, rtol=1e-4, atol=1e-5)
 
 
-def test_padding_changes_nothing_and_gets_no_gradient():
+def test_padding_changes_nothing_and_gets_no_gradient(path):
     q, p = draw(0, 2, 3, 8), draw(1, 3, 5, 8)
     plain = maxsim(q, p, reduce="mean")
     q2 = torch.cat([q, torch.zeros(2, 4, 8)], 1).requires_grad_()
@@ -56,13 +65,13 @@ def test_padding_changes_nothing_and_gets_no_gradient():
     assert not p2.grad[:, 5:].any()
 
 
-def test_all_negative_similarities_stay_negative_beside_padding():
+def test_all_negative_similarities_stay_negative_beside_padding(path):
     q, p = torch.ones(1, 2, 4), -torch.ones(1, 3, 4)
     p = torch.cat([p, torch.zeros(1, 2, 4)], 1)
     assert maxsim(q, p, None, torch.tensor([[True, True, True, False, False]])).item() == -8.0
 
 
-def test_masked_page_and_masked_query_have_defined_scores():
+def test_masked_page_and_masked_query_have_defined_scores(path):
     q, p = draw(0, 2, 3, 4).requires_grad_(), draw(1, 2, 5, 4).requires_grad_()
     qm, pm = torch.ones(2, 3, dtype=torch.bool), torch.ones(2, 5, dtype=torch.bool)
     qm[1], pm[1] = False, False
@@ -76,14 +85,14 @@ def test_masked_page_and_masked_query_have_defined_scores():
     assert not p.grad[1].any()
 
 
-def test_equal_products_give_the_gradient_to_the_first_vector():
+def test_equal_products_give_the_gradient_to_the_first_vector(path):
     q, p = torch.ones(1, 1, 2), torch.ones(1, 3, 2).requires_grad_()
     maxsim(q, p).sum().backward()
     assert p.grad[0, 0].tolist() == [1, 1]
     assert not p.grad[0, 1:].any()
 
 
-def test_empty_batches_views_and_mixed_dtypes():
+def test_empty_batches_views_and_mixed_dtypes(path):
     assert maxsim(torch.zeros(0, 3, 4), torch.zeros(2, 5, 4)).shape == (0, 2)
     assert maxsim(torch.zeros(2, 3, 4), torch.zeros(2, 0, 5, 4)).shape == (2, 0)
     q, p = draw(0, 4, 3, 2).transpose(1, 2), draw(1, 4, 3, 5).transpose(1, 2)
@@ -93,7 +102,7 @@ def test_empty_batches_views_and_mixed_dtypes():
     torch.testing.assert_close(mixed, maxsim(q.bfloat16().float(), p))
 
 
-def test_products_accumulate_in_fp32_also_under_autocast_and_in_bf16():
+def test_products_accumulate_in_fp32_also_under_autocast_and_in_bf16(path):
     q, p = torch.ones(1, 4096), torch.cat([torch.full((1, 1), 256.0), torch.full((1, 4095), 0.5)], 1)
     with torch.autocast("cpu", dtype=torch.bfloat16):
         assert maxsim(q.bfloat16(), p.bfloat16()).item() == 256 + 4095 * 0.5
@@ -118,16 +127,7 @@ def test_inputs_that_do_not_fit_are_refused(bad):
         maxsim(q, p, **kw)
 
 
-@pytest.fixture(params=["native", "blas"])
-def path(request, monkeypatch):
-    """Every search test runs with and without the C kernel."""
-    if request.param == "blas":
-        monkeypatch.setenv("VDR_NATIVE", "0")
-    elif native.library() is None:
-        pytest.skip("no C compiler on this machine: only the path without one can be tested")
-
-
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@FAST
 @given(st.integers(0, 9999), st.lists(st.integers(0, 40), min_size=1, max_size=4),
        st.lists(st.integers(0, 40), min_size=1, max_size=7), st.sampled_from([1, 4, 33, 64, 128]))
 def test_ragged_search_equals_the_reference(path, seed, queries, pages, d):
@@ -197,3 +197,35 @@ def test_one_bad_vector_does_not_leak_into_other_items(path):
     scores = maxsim_search(q, [0, 2, 4], p, [0, 4, 9])
     assert torch.isnan(scores[0]).all()
     assert torch.isfinite(scores[1]).all()
+
+
+def test_half_precision_gradients_come_back_in_their_own_type(path):
+    q, p = draw(0, 2, 3, 8).bfloat16().requires_grad_(), draw(1, 4, 5, 8).half().requires_grad_()
+    maxsim(q, p, reduce="mean").sum().backward()
+    assert q.grad.dtype == torch.bfloat16
+    assert p.grad.dtype == torch.float16
+    q32, p32 = q.detach().float().requires_grad_(), p.detach().float().requires_grad_()
+    maxsim(q32, p32, reduce="mean").sum().backward()
+    torch.testing.assert_close(q.grad.float(), q32.grad, rtol=1e-2, atol=1e-2)
+
+
+def test_backward_keeps_no_score_tensor(path):
+    """What autograd holds on to is an index per (query vector, page), not the products with every page vector."""
+    held = []
+    q, p = draw(0, 4, 8, 16).requires_grad_(), draw(1, 6, 50, 16).requires_grad_()
+    with torch.autograd.graph.saved_tensors_hooks(lambda x: held.append(x.numel()) or x, lambda x: x):
+        scores = maxsim(q, p)
+    scores.sum().backward()
+    assert max(held) == p.numel()
+    assert sum(held) < 4 * 8 * 6 * 50
+
+
+def test_gradients_do_not_depend_on_threads(monkeypatch):
+    grads = []
+    for workers in ("1", "3"):
+        monkeypatch.setenv("OMP_NUM_THREADS", workers)
+        q, p = draw(0, 16, 20, 32).requires_grad_(), draw(1, 40, 60, 32).requires_grad_()
+        maxsim(q, p, reduce="mean").square().sum().backward()
+        grads.append((q.grad, p.grad))
+    assert torch.equal(grads[0][0], grads[1][0])
+    assert torch.equal(grads[0][1], grads[1][1])

@@ -86,3 +86,76 @@ def search(q: torch.Tensor, qo: np.ndarray, p: torch.Tensor, po: np.ndarray, wid
                parts(po, len(q) * q.shape[1]))
     out[:, np.diff(qo) == 0] = 0.0
     return out
+
+
+def batch(q: torch.Tensor, p: torch.Tensor, q_mask: torch.Tensor, p_mask: torch.Tensor | None, mean: bool
+          ) -> tuple[torch.Tensor, torch.Tensor]:
+    """Scores [B, C] and winners int32 [B, Lq, C] of the training shapes; q [B, Lq, D], p [C, Lp, D] or [B, C, Lp, D]."""
+    b, lq, _ = q.shape
+    c, lp = p.shape[-3], p.shape[-2]
+    scores = torch.empty((b, c), dtype=torch.float32)
+    winners = torch.empty((b, lq, c), dtype=torch.int32)
+    pages = pages_of(p).reshape(-1, p.shape[-1])
+    valid = None if p_mask is None else p_mask.contiguous().view(torch.uint8)
+    weight = q_mask.to(torch.float32).contiguous()
+    if p.dim() == 3:
+        lanes, po = Lanes(q.reshape(b * lq, -1)), np.arange(c + 1, dtype=np.int64) * lp
+        qo, out, at = np.arange(b + 1, dtype=np.int64) * lq, scores.numpy()[None], winners.view(b * lq, c)
+        native.run(lambda part: score(lanes, qo, pages, po, *part, out[:, :, part[0]:], weight=weight, mask=valid,
+                                      mean=mean, at=at[:, part[0]:]), parts(po, b * lq * q.shape[-1]))
+        return scores, winners
+    po, qo = np.arange(b * c + 1, dtype=np.int64) * lp, np.array([0, lq], dtype=np.int64)
+
+    def one(i: int) -> None:
+        score(Lanes(q[i]), qo, pages, po, i * c, (i + 1) * c, scores.numpy()[None, i:i + 1], weight=weight[i], mask=valid,
+              mean=mean, at=winners[i])
+
+    small = b * c * lq * lp * q.shape[-1] < SINGLE
+    native.run(one, range(b), workers=1 if small else None)
+    return scores, winners
+
+
+def gradients(q: torch.Tensor, p: torch.Tensor, q_mask: torch.Tensor, winners: torch.Tensor, weight: torch.Tensor,
+              want_q: bool, want_p: bool) -> tuple[torch.Tensor | None, torch.Tensor | None]:
+    """Gradients in fp32 from ``weight`` [B, C] = d loss / d sum; each row is added up in one thread, in a fixed order."""
+    library = native.library()
+    assert library is not None
+    (b, lq, d), c, lp = q.shape, p.shape[-3], p.shape[-2]
+    q32, p32 = q.float().contiguous(), p.float().contiguous()
+    g, valid = weight.contiguous(), q_mask.to(torch.float32).contiguous()
+    gq = torch.zeros(q.shape, dtype=torch.float32) if want_q else None
+    gp = torch.zeros(p.shape, dtype=torch.float32) if want_p else None
+    long = ctypes.c_int64
+    size = 4 * d
+    if p.dim() == 3:
+        qo, at = np.arange(b + 1, dtype=np.int64) * lq, winners
+
+        def to_pages(part: tuple[int, int]) -> None:
+            library.vdr_maxsim_grad_pages(pointer(q32), pointer(valid), pointer(qo), long(b), long(d), pointer(g), long(c),
+                                          pointer(at), long(c), long(lp), long(part[0]), long(part[1]), pointer(gp))
+
+        def to_queries(part: tuple[int, int]) -> None:
+            library.vdr_maxsim_grad_queries(pointer(p32), pointer(valid), pointer(qo), long(part[0]), long(part[1]), long(d),
+                                            pointer(g), long(c), pointer(at), long(c), long(lp), long(c), pointer(gq))
+
+        if gp is not None:
+            native.run(to_pages, parts(np.arange(c + 1, dtype=np.int64), b * lq * d))
+        if gq is not None:
+            native.run(to_queries, parts(np.arange(b + 1, dtype=np.int64), c * lq * d))
+        return gq, gp
+    qo = np.array([0, lq], dtype=np.int64)
+
+    def one(i: int) -> None:
+        own = ctypes.c_void_p(q32.data_ptr() + i * lq * size), ctypes.c_void_p(valid.data_ptr() + i * lq * 4)
+        pages = i * c * lp * size
+        at, gi = ctypes.c_void_p(winners.data_ptr() + i * lq * c * 4), ctypes.c_void_p(g.data_ptr() + i * c * 4)
+        if gp is not None:
+            library.vdr_maxsim_grad_pages(*own, pointer(qo), long(1), long(d), gi, long(c), at, long(c), long(lp), long(0),
+                                          long(c), ctypes.c_void_p(gp.data_ptr() + pages))
+        if gq is not None:
+            library.vdr_maxsim_grad_queries(ctypes.c_void_p(p32.data_ptr() + pages), own[1], pointer(qo), long(0), long(1),
+                                            long(d), gi, long(c), at, long(c), long(lp), long(c),
+                                            ctypes.c_void_p(gq.data_ptr() + i * lq * size))
+
+    native.run(one, range(b), workers=1 if b * c * lq * d < SINGLE else None)
+    return gq, gp

@@ -83,12 +83,22 @@ def _best(q: torch.Tensor, p: torch.Tensor, p_mask: torch.Tensor | None) -> tupl
     return best, index
 
 
+def _on_cpu(q: torch.Tensor, p: torch.Tensor) -> bool:
+    """Whether the C kernel takes this call."""
+    return native.library() is not None and q.device.type == p.device.type == "cpu" and min(*q.shape, *p.shape) > 0
+
+
 class _MaxSim(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, q: torch.Tensor, p: torch.Tensor, q_mask: torch.Tensor, p_mask: torch.Tensor | None,
                 mean: bool, budget: int) -> torch.Tensor:
         b, lq, _ = q.shape
         c, lp = p.shape[-3], p.shape[-2]
+        ctx.mean, ctx.budget, ctx.native = mean, budget, _on_cpu(q, p)
+        if ctx.native:
+            scores, index = lanes.batch(q, p, q_mask, p_mask, mean)
+            ctx.save_for_backward(q, p, q_mask, p_mask, index, q_mask.sum(1, dtype=torch.float32))
+            return scores
         scores = torch.full((b, c), -torch.inf, dtype=torch.float32, device=q.device)
         index = torch.zeros((b, lq, c), dtype=torch.int32, device=q.device)
         step = max(1, budget // max(1, 4 * b * lq * max(lp, 1)))
@@ -105,7 +115,6 @@ class _MaxSim(torch.autograd.Function):
         if mean:
             scores /= count.clamp(min=1)[:, None]
         ctx.save_for_backward(q, p, q_mask, p_mask, index, count)
-        ctx.mean, ctx.budget = mean, budget
         return scores
 
     @staticmethod
@@ -113,12 +122,15 @@ class _MaxSim(torch.autograd.Function):
     def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
         q, p, q_mask, p_mask, index, count = ctx.saved_tensors
         (b, lq, d), c, lp = q.shape, p.shape[-3], p.shape[-2]
-        gq = torch.zeros(q.shape, dtype=torch.float32, device=q.device) if ctx.needs_input_grad[0] else None
-        gp = torch.zeros(p.shape, dtype=torch.float32, device=q.device) if ctx.needs_input_grad[1] else None
         weight = grad.float() / count.clamp(min=1)[:, None] if ctx.mean else grad.float()
         if p_mask is not None:  # a page without a valid vector is a constant -inf
             alive = p_mask.any(-1)
             weight = weight * (alive[None] if p.dim() == 3 else alive)
+        if ctx.native:
+            gq, gp = lanes.gradients(q, p, q_mask, index, weight, *ctx.needs_input_grad[:2])
+            return (None if gq is None else gq.to(q.dtype), None if gp is None else gp.to(p.dtype), None, None, None, None)
+        gq = torch.zeros(q.shape, dtype=torch.float32, device=q.device) if ctx.needs_input_grad[0] else None
+        gp = torch.zeros(p.shape, dtype=torch.float32, device=q.device) if ctx.needs_input_grad[1] else None
         step = max(1, ctx.budget // max(1, 8 * b * lq * d))
         for start in range(0, c if lp and b and lq else 0, step):
             stop = min(c, start + step)
