@@ -18,7 +18,7 @@ from safetensors.torch import save_file
 from vdr.compression.index import Hit, PageIndex
 from vdr.errors import BadInput, UnfitMachine
 
-__all__ = ["search_lancedb", "search_qdrant", "to_lancedb", "to_qdrant", "to_safetensors"]
+__all__ = ["qdrant_client", "search_lancedb", "search_qdrant", "to_lancedb", "to_qdrant", "to_safetensors"]
 
 BATCH = 256
 
@@ -45,6 +45,11 @@ def to_safetensors(index: PageIndex, out: Path) -> Path:
     tensors = {"vectors": index.vectors.clone(), "offsets": torch.from_numpy(index.offsets)}
     save_file(tensors, out, metadata={"ids": "\n".join(index.ids), "scoring": "maxsim, sum over query vectors"})
     return out
+
+
+def qdrant_client(directory: Path) -> Any:
+    """An embedded Qdrant that keeps its collections in ``directory``."""
+    return _engine("qdrant_client", "qdrant-client").QdrantClient(path=str(directory))
 
 
 def to_qdrant(index: PageIndex, client: Any, collection: str = "pages") -> None:

@@ -123,8 +123,9 @@ def figure8(record: EvRecord) -> Figure:
     for row, case in zip(axes, cases, strict=True):
         draw_case(_case(case), case["image"], case["query"], row)
     paper = evie()["evidence_cases"]
+    theirs = f"{paper['top3_in_both']} and {paper['raw_le3_hac_gt10']} of {paper['queries_with_relevant_page']}"
     figure.suptitle(f"{content['queries']} queries: {content['kept']} in the top three of both, {content['lost']} lost "
-                    f"(paper: {paper['top3_in_both']} and {paper['raw_le3_hac_gt10']} of {paper['queries_with_relevant_page']})", fontsize=10)
+                    f"(paper: {theirs})", fontsize=10)
     figure.tight_layout()
     return figure
 

@@ -1,0 +1,138 @@
+"""From a profile to EV's tables and figures: make what is missing, collect the record, render."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+from vdr.compression.figures import FIGURES, make_figure
+from vdr.compression.record import EvRecord, collect, open_record
+from vdr.compression.report import TABLES, make_table, write_table
+from vdr.compression.steps import CompressionSteps
+from vdr.errors import BadInput, did_you_mean
+from vdr.graph import make
+from vdr.progress import note
+from vdr.report.figures import save
+from vdr.store import Artefact, Store
+from vdr.study.settings import Profile, outputs_root, repository_root
+
+__all__ = ["keep", "make_record", "record_place", "recorded_place", "render", "reproduce"]
+
+#: What each table or figure needs besides the student's scores.
+_SERVING, _CASES, _TRANSFER = ("ev-table12",), ("ev-figure8",), ("ev-table18",)
+
+
+def record_place(profile: Profile) -> Path:
+    """The compression record of a profile's own run."""
+    return profile.outputs / "ev"
+
+
+def recorded_place(profile: Profile) -> Path:
+    """Where the recorded run's lies with the code."""
+    return repository_root() / "outputs" / "recorded" / profile.name / "ev"
+
+
+def known_names(name: str) -> list[str]:
+    """Tables and figures behind a name; ``all`` is every one. Raises BadInput for an unknown name."""
+    every = [*TABLES, *FIGURES]
+    if name == "all":
+        return every
+    if name not in every:
+        raise BadInput(f"unknown EV table or figure {name!r}", where="name", todo=did_you_mean(name, [*every, "all"]))
+    return [name]
+
+
+def make_record(profile: Profile, names: list[str]) -> EvRecord:
+    """Make the artefacts that some tables and figures need (what is there is used) and collect them into the record.
+
+    Parts made for other tables before stay in the record as long as their artefacts fit the profile's settings.
+    """
+    from vdr.pipeline import prepare_process
+
+    prepare_process(profile)
+    steps, store = CompressionSteps(profile), Store(profile.artefacts)
+    encoders = ["student"]
+    others = [name for name in profile.compression.transfer if name != "student"]
+    scores: dict[str, Artefact] = {name: make(steps.scores(name), store) for name in encoders}
+    for name in others:
+        step = steps.scores(name)
+        found = make(step, store) if set(names) & set(_TRANSFER) else step.find(store)
+        if found is not None:
+            scores[name] = found
+    serving, cases = (make(step, store) if set(names) & set(wanted) else step.find(store)
+                      for step, wanted in ((steps.serving(), _SERVING), (steps.cases(), _CASES)))
+    return collect(record_place(profile), profile.compression, scores, serving, cases, profile=profile.name,
+                   notes=_notes(profile), machine=_machine())
+
+
+def _notes(profile: Profile) -> list[str]:
+    lines = [f"Profile {profile.name}: {profile.title}; arm {profile.compression.arm}, seed {profile.compression.seed}, "
+             f"recipe {profile.recipe}. One training seed: differences say nothing about seeds."]
+    if profile.models.backbone.startswith("vdr:"):
+        lines.append("Pages, queries and judgements are drawn by this package, models are trained from scratch at small size: "
+                     "the figures are not comparable with the paper's in height, only in direction.")
+    return lines
+
+
+def _machine() -> dict[str, object]:
+    import os
+
+    from vdr.kernels import native
+
+    name = "unknown"
+    try:
+        with open("/proc/cpuinfo") as lines:
+            name = next((line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), name)
+    except OSError:
+        pass
+    return {"processor": name, "cores": len(os.sched_getaffinity(0)), "native_kernels": native.library() is not None,
+            "threads": native.threads()}
+
+
+def render(record: EvRecord, name: str, out: Path) -> str:
+    """Write one table or figure of a record under ``out`` and return what is printed."""
+    if name in TABLES:
+        table = make_table(record, name)
+        places = write_table(table, record, out / "tables")
+        return table.text() + "\n\n" + "\n".join([*record.notes, *(f"written   {_shown(p)}" for p in places)])
+    place = save(make_figure(record, name), out / "figures" / f"{name}.png")
+    return "\n".join([f"{name}: {_shown(Path(place))}", *record.notes])
+
+
+def _shown(path: Path) -> str:
+    root = repository_root()
+    return path.relative_to(root).as_posix() if path.is_relative_to(root) else str(path)
+
+
+def reproduce(profile: Profile, name: str, *, recorded: bool = False) -> str:
+    """Everything behind ``name`` (or ``all``): artefacts, record, table or figure. ``recorded`` renders the recorded run alone."""
+    names = known_names(name)
+    if recorded:
+        record, out = open_record(recorded_place(profile)), profile.outputs / "recorded"
+    else:
+        record, out = make_record(profile, names), profile.outputs
+    parts = []
+    for one in names:
+        note(f"-- {one}")
+        parts.append(render(record, one, out))
+    return "\n\n".join(parts)
+
+
+def keep(profile: Profile) -> str:
+    """Copy the profile's record to where it is kept with the code, with its tables and figures rendered beside it."""
+    source, target = record_place(profile), recorded_place(profile)
+    open_record(source)
+    if target.is_relative_to(outputs_root()) and target == source:
+        raise BadInput("the record is already there", where=target)
+    work = target.with_name(".ev.new")
+    shutil.rmtree(work, ignore_errors=True)
+    shutil.copytree(source, work)
+    shutil.rmtree(target, ignore_errors=True)
+    work.rename(target)
+    record = open_record(target)
+    for name in [*TABLES, *FIGURES]:
+        try:
+            render(record, name, target.parent)
+        except BadInput as error:  # a part that this record was made without
+            note(f"   {name}: {error}")
+    return _shown(target)
