@@ -98,6 +98,8 @@ def notes_of(profile: Profile, table: Table) -> list[str]:
     """What a reader of any table of this profile has to know: its size, its models, and what is not a teacher's judgement."""
     lines = [f"Profile {profile.name}: {profile.title}."]
     lines.append(f"Student from {profile.models.backbone}; ratings, maps and descriptions by {profile.models.teacher}.")
+    if profile.corpus.sources:
+        lines.append("Corpus simulated: pages and queries are drawn by this package; each suite stands for the paper's of that name.")
     oracle = [name for name in table.arms if load_arms()[name].ratings == "oracle" and load_arms()[name].uses_ratings]
     if oracle:
         lines.append(f"ORACLE: {', '.join(oracle)} read the corpus's truth in place of the teacher's ratings.")

@@ -28,7 +28,7 @@ from vdr.teacher.queue import RATINGS
 from vdr.training.loop import COLUMNS
 
 PAGES = [f"p{i:03d}" for i in range(120)]
-SOURCES = ["docvqa", "tatdqa", "pdf", "arxivqa", "infovqa"]
+SOURCES = ["docvqa", "tatdqa", "pdf", "arxivqa", "infographic-vqa"]
 
 
 def small_corpus(pages: Any) -> SimpleNamespace:
