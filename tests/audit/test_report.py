@@ -10,6 +10,7 @@ import pandas as pd
 import pytest
 from PIL import Image
 from typer.testing import CliRunner
+
 from vdr.audit.commands import app
 from vdr.audit.report import render_text, table4, write_report
 from vdr.audit.stage import build_audit, design_for_people
@@ -212,7 +213,7 @@ def test_own_pages_from_design_to_tables(tmp_path):
     told = run("analyse", study, "--out", tmp_path / "tables")
     assert "human–human κ (mean of 3 pairings)" in told
     assert "SIMULATED" not in told
-    assert (tmp_path / "tables" / "wt-table4.md").is_file()
+    assert (tmp_path / "tables" / "tables" / "wt-table4.md").is_file()
 
 
 def test_released_judgements_with_a_bad_row_are_refused(tmp_path):

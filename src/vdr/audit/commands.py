@@ -1,4 +1,4 @@
-"""`vdr audit`: design, freeze, serve, check, analyse, simulate."""
+"""`vdr audit`: design, freeze, serve, check, analyse, reproduce."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ app = typer.Typer(
     help=(
         "The human audit of the teacher: how far can its judgements be trusted?\n\n"
         "design makes a study, freeze closes it, serve shows the annotation page, check says how far people are, analyse computes "
-        "what the study's plan names. simulate runs all of it with simulated annotators."
+        "what the study's plan names. reproduce runs all of it with simulated annotators and writes the papers' tables."
     ),
 )
 
@@ -198,12 +198,13 @@ def analyse(
     plan: Annotated[Path | None, typer.Option(help="the plan of the released study, if not the one that ships")] = None,
     without_breadth: Annotated[bool, typer.Option(help="leave the specific/broad split out")] = False,
     partial: Annotated[bool, typer.Option(help="analyse although judgements are missing")] = False,
+    paper: Annotated[bool, typer.Option(help="set the papers' figures beside the study's")] = False,
 ) -> None:
     """Compute what the plan names, of a study's folder or of released CSV files."""
     from vdr.audit.analysis import analyse_relevance
     from vdr.audit.evidence import analyse_evidence
     from vdr.audit.judgements import load_released, study_from_folder, write_problems
-    from vdr.audit.report import render_text, write_report
+    from vdr.audit.report import papers_figures, render_text, write_report
     from vdr.audit.study import load_frozen
 
     if study is not None:
@@ -227,28 +228,43 @@ def analyse(
         result = analyse_evidence(read, partial=partial)
     else:
         result = analyse_relevance(read, without_breadth=without_breadth, partial=partial)
-    for path in write_report(result, out):
+    reference = papers_figures(result["what"]) if paper else None
+    for path in write_report(result, out, reference=reference):
         note(str(path))
-    typer.echo(render_text(result))
+    typer.echo(render_text(result, reference))
 
 
 @app.command()
-def simulate(
+def reproduce(
+    table: Annotated[
+        str | None, typer.Argument(help="wt-table4, wt-table13 or ev-table6; all of them when not given")
+    ] = None,
     profile: Annotated[str, typer.Option("--profile", "-p")] = "mini",
     settings: Annotated[list[str] | None, typer.Option("--set", help="section.field=value, repeatable")] = None,
-    out: Annotated[Path | None, typer.Option(help="also write tables and figures here")] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="folder for tables and figures; outputs/<profile> if not given")
+    ] = None,
 ) -> None:
-    """Run the whole study with SIMULATED annotators drawn from the profile's known truth, and say whether the
-    analysis finds what was put in."""
-    from vdr.audit.report import render_text, write_report
+    """Run the whole study with SIMULATED annotators drawn from the profile's known truth, and write its tables beside the papers'.
+
+    Also says whether the analysis finds the error rates that were put in (recovery.csv, coverage.csv of the artefact).
+    """
+    from vdr.audit.report import TABLES, papers_figures, render_text, write_report
     from vdr.pipeline import Study
     from vdr.study.settings import load_profile
 
-    study = Study(load_profile(profile, list(settings or [])))
+    if table is not None and table not in TABLES:
+        raise BadInput(
+            f"the audit makes no {table!r}", where="vdr audit reproduce", todo=f"it makes {', '.join(TABLES)}"
+        )
+    loaded = load_profile(profile, list(settings or []))
+    study = Study(loaded)
     artefact = study.make(study.steps.audit())
-    for name in ("analysis.json", "evidence.json"):
-        result = json.loads((artefact.path / name).read_text(encoding="utf-8"))
-        if out is not None:
-            write_report(result, out, recovery=artefact.path)
-        typer.echo(render_text(result))
+    place = out or loaded.outputs
+    for name in sorted({TABLES[table]} if table else set(TABLES.values())):
+        result = json.loads((artefact.path / f"{name}.json").read_text(encoding="utf-8"))
+        reference = papers_figures(result["what"])
+        for path in write_report(result, place, reference=reference, recovery=artefact.path, only=table):
+            note(str(path))
+        typer.echo(render_text(result, reference))
     typer.echo(str(artefact.path))

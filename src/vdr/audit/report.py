@@ -15,12 +15,26 @@ import pandas as pd
 
 from vdr.audit.figures import write_figures
 from vdr.errors import BadInput
+from vdr.study.settings import repository_root
 
 __all__ = [
-    "SIMULATED_NOTE", "render_text", "table4", "table6", "table13_annotators", "table13_pairings", "write_report",
-]  # fmt: skip
+    "SIMULATED_NOTE",
+    "TABLES",
+    "papers_figures",
+    "render_text",
+    "table4",
+    "table6",
+    "table13_annotators",
+    "table13_pairings",
+    "write_report",
+]
 
 SIMULATED_NOTE = "SIMULATED annotators, drawn from the corpus's known truth: no human judgement is in these figures."
+TABLES = {
+    "wt-table4": "analysis",
+    "wt-table13": "analysis",
+    "ev-table6": "evidence",
+}  # and the result each is made from
 Reference = Mapping[str, Any]
 LEFT_OUT = {
     "precision": "precision",
@@ -28,6 +42,18 @@ LEFT_OUT = {
     "relevant_per_query": "relevant per query",
     "kappa_margin": "teacher's κ above the annotators' mean",
 }
+
+
+def papers_figures(what: str) -> Reference:
+    """The paper's figures for a result: WT's tables for `relevance`, EV's for `evidence`. Raises `BadInput` when they are missing."""
+    path = (
+        repository_root() / "outputs" / "reference" / ("evie_tables.json" if what == "evidence" else "wt_tables.json")
+    )
+    if not path.is_file():
+        raise BadInput(
+            "the papers' figures are missing", where=path, todo="restore outputs/reference from the repository"
+        )
+    return dict(json.loads(path.read_text(encoding="utf-8")))
 
 
 def _percent(value: float | None, digits: int = 0) -> str:
@@ -256,7 +282,9 @@ def write_report(
     tables = _tables(result, reference)
     if only is not None and only not in tables:
         raise BadInput(f"this audit makes no {only}", where="audit report", todo=f"it makes {', '.join(tables)}")
-    out.mkdir(parents=True, exist_ok=True)
+    figures, out = out / "figures", out / "tables"
+    for folder in (out, figures):
+        folder.mkdir(parents=True, exist_ok=True)
     mark = "-simulated" if result["simulated"] else ""
     written = [out / f"audit-{result['what']}{mark}.json"]
     written[0].write_text(json.dumps(result, ensure_ascii=False, indent=1, sort_keys=True) + "\n", encoding="utf-8")
@@ -275,4 +303,4 @@ def write_report(
         file = out / f"{name}{mark}.md"
         file.write_text("\n".join(body) + "\n", encoding="utf-8")
         written.append(file)
-    return written + write_figures(result, out, mark=mark, recovery=recovery)
+    return written + write_figures(result, figures, mark=mark, recovery=recovery)
