@@ -43,10 +43,10 @@ verify: setup ## compare data and weights with their manifests in data_manifests
 	@$(VDR) verify $(CHOSEN)
 
 bench-kernels: setup ## time the kernels against their peers (prepares the peers' environments first; minutes)
-	@peers=$$(benchmarks/prepare_peers.sh $(PY) | tail -n 1) && "$$peers" benchmarks/bench_kernels.py
+	@benchmarks/run_kernels.sh
 
 bench: setup ## measure seconds per step, pages encoded and ratings per second, as ratios to plain code
-	@$(VDR) bench run $(CHOSEN)
+	@$(PY) benchmarks/training_steps.py --profile $(PROFILE)
 
 notebooks: setup ## execute every chapter from the profile's own run, into outputs/PROFILE/notebooks
 	@$(VDR) notebooks $(CHOSEN)

@@ -6,6 +6,7 @@ Results go to stdout, progress and errors to stderr. An error that a user can ac
 from __future__ import annotations
 
 import errno
+import importlib
 import importlib.util
 import sys
 from pathlib import Path
@@ -278,13 +279,17 @@ def version() -> None:
     typer.echo(__version__)
 
 
-def _mount() -> None:
-    """Sub-commands that a part brings along in its own `commands.py`."""
-    from importlib import import_module
+PARTS = {"audit": "vdr.audit.commands", "hac": "vdr.compression.commands"}
 
-    for part, name in (("audit", "audit"), ("compression", "hac"), ("benchmarks", "bench")):
-        if importlib.util.find_spec(f"vdr.{part}") and importlib.util.find_spec(f"vdr.{part}.commands"):
-            app.add_typer(import_module(f"vdr.{part}.commands").app, name=name, rich_help_panel="More")
+
+def _mount(arguments: list[str]) -> None:
+    """Sub-commands that a part brings along; imported when one of them, or help about all, is asked for."""
+    words = [word for word in arguments if not word.startswith("-")]
+    asked = PARTS if not words else [name for name in PARTS if name == words[0]]
+    for name in asked:
+        package = PARTS[name].rpartition(".")[0]
+        if importlib.util.find_spec(package) and importlib.util.find_spec(PARTS[name]):
+            app.add_typer(importlib.import_module(PARTS[name]).app, name=name, rich_help_panel="More")
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -293,7 +298,7 @@ def main(arguments: list[str] | None = None) -> None:
 
     die_with_parent()
     try:
-        _mount()
+        _mount(sys.argv[1:] if arguments is None else arguments)
         status = app(args=arguments, standalone_mode=False)
     except VdrError as error:
         note(f"vdr: {error}")

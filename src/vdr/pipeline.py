@@ -189,11 +189,18 @@ class Study:
         runs = self.make_runs(table)
         from vdr.finish import finish
 
-        extra = [self.make(self.steps.labels())] if any(load_arms()[arm].uses_ratings for arm, _ in runs) else []
+        extra = self._beside(runs)
         text = finish(self.profile, table, self.recipe_of(table), runs, self.make(self.steps.corpus()), extra)
         seconds = time.monotonic() - started
         note(f"-- {table.target}: {clock(seconds)} in all; largest peak of a process {self._peak(table):.1f} GB")
         return text
+
+    def _beside(self, runs: dict[tuple[str, int], Artefact]) -> list[Artefact]:
+        """What the chapters show beside the runs: label statistics, and the audit where it has been made."""
+        if not any(load_arms()[arm].uses_ratings for arm, _ in runs):
+            return []
+        audit = self.steps.audit().find(self.store)
+        return [self.make(self.steps.labels()), *([] if audit is None else [audit])]
 
     def _other_command(self, table: Table) -> str:
         """A table that a part's own command makes."""

@@ -81,6 +81,20 @@ class TeacherSteps(StepsBase):
         return Step("labels", "", {}, inputs, build)
 
     @functools.cache  # noqa: B019
+    def audit(self) -> Step:
+        """The audit of the teacher's ratings by simulated annotators (WT §8, App. K; EV §6.3)."""
+        profile = self.profile
+
+        def build(out: Path, measures: dict[str, Any], made: Made) -> None:
+            from vdr.audit.stage import build_audit
+
+            places = {name: made[name].path for name in ("corpus", "scored", "ratings")}
+            build_audit(out, measures, profile.audit, **places)
+
+        inputs = {"corpus": self.corpus(), "scored": self.scored(), "ratings": self.ratings()}
+        return Step("audit", "simulated", {"audit": plain(profile.audit)}, inputs, build)
+
+    @functools.cache  # noqa: B019
     def maps(self) -> Step:
         """The teacher's attention over the labelled page, conditioned on the query (WT §3, App. G)."""
         profile = self.profile

@@ -21,8 +21,8 @@ class TeacherPretrainingSettings(Section):
     learning_rate: float = Field(1e-3, gt=0)
     presence_weight: float = Field(1.0, ge=0, description="weight of the auxiliary presence loss")
     hard_share: float = Field(0.7, ge=0, le=1, description="share of hard negatives at the end of the curriculum")
-    short_steps: int = Field(1500, ge=1, description="steps that ask for the rating straight after the query")
-    full_steps: int = Field(400, ge=1, description="steps with the full prompts")
+    short_steps: int = Field(800, ge=1, description="steps that ask for the rating straight after the query")
+    full_steps: int = Field(260, ge=1, description="steps with the full prompts")
 
 
 class TeacherSettings(Section):
