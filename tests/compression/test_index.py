@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -49,7 +50,7 @@ def test_search_equals_exact_search(tmp_path, sets, storage, error):
 
 def test_the_index_is_memory_mapped(tmp_path, sets):
     index = build_index(sets[0], tmp_path / "index")
-    assert str(tmp_path / "index" / "vectors.bin") in open("/proc/self/maps").read()
+    assert str(tmp_path / "index" / "vectors.bin") in Path("/proc/self/maps").read_text()
     assert index.vectors.dtype == torch.float16
 
 
