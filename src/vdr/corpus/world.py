@@ -30,8 +30,8 @@ DOMAIN_SLOTS: dict[str, tuple[tuple[str, int, int], ...]] = {
     "stat": (("place", 2, 3),),
 }
 DOMAIN_ATTRIBUTES = {"form": (3, 5), "finance": (3, 5), "report": (2, 4), "chart": (1, 2), "stat": (2, 3)}
-# Attributes of a domain are borne with frequencies falling as 1/rank**POPULARITY: most forms have a date, few a return address.
-POPULARITY = 0.8
+# Attributes of a domain are borne with frequencies falling as 1/rank**popularity: most forms have a date, few a return address.
+POPULARITY = {"form": 1.6, "finance": 1.2, "report": 0.5, "chart": 0.8, "stat": 0.3}
 # A family that has room for fewer attributes than its domain may hold.
 FAMILY_ROOM = {"ledger": 4}
 
@@ -101,7 +101,7 @@ def draw_page(
     low, high = DOMAIN_ATTRIBUTES[domain]
     high = min(high, FAMILY_ROOM.get(family, high))
     group = DOMAINS[domain]
-    popularity = 1.0 / (1.0 + np.arange(len(group))) ** POPULARITY
+    popularity = 1.0 / (1.0 + np.arange(len(group))) ** POPULARITY[domain]
     count = int(rng.integers(low, high + 1))
     chosen = [group[i] for i in sorted(rng.choice(len(group), size=count, replace=False, p=popularity / popularity.sum()))]
     wording = {a.key: pick(rng, a.page) for a in chosen}
