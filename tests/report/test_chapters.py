@@ -256,7 +256,7 @@ def test_every_chapter_runs_from_a_fresh_record(full, tmp_path):
     own = [p.name for p in chapters() if p.name[:2] <= "06"]
     assert len(own) == 7
     done = run_chapters(
-        tmp_path, {"record": str(full.record.root), "out": str(tmp_path / "out")}, names=own, timeout_s=120
+        tmp_path, {"record": str(full.record.root), "out": str(tmp_path / "out")}, names=own, timeout_s=600
     )
     assert [p.name for p in done] == own
     assert (tmp_path / "out/tables/wt-table1.csv").is_file()

@@ -22,7 +22,7 @@ body { margin: 2rem auto; max-width: 72rem; padding: 0 1rem; color: var(--ink); 
   font: 16px/1.5 system-ui, sans-serif; }
 h1 { font-size: 1.5rem; } h2 { font-size: 1.15rem; margin-top: 2rem; }
 p.lead, .notes { color: var(--soft); }
-.scroll { overflow-x: auto; }
+.scroll { overflow-x: auto; margin-bottom: 1rem; }
 table { border-collapse: collapse; font-variant-numeric: tabular-nums; }
 caption { text-align: left; color: var(--soft); padding-bottom: .4rem; }
 th, td { padding: .3rem .7rem; border-bottom: 1px solid var(--line); text-align: right; white-space: nowrap; }
@@ -90,12 +90,17 @@ def page(
     pedigree: str,
 ) -> str:
     """The whole page. `table` holds numbers, `overview` and `printed` text; `figure` is a PNG that is embedded."""
+    changes = [name for name in overview.columns if name.startswith("Δ ")]
     parts = [
         f"<h1>{escape(title)}</h1>",
-        f'<p class="lead">Profile {escape(record.meta["profile"])}, recipe {escape(record.meta["recipe"])}.'
+        f'<p class="lead">Profile {escape(record.meta["profile"])}, recipe: {escape(record.meta["recipe"].replace("_", " "))}.'
         " nDCG@5 × 100, seed means; the paper’s figures in brackets."
         " Δ is the mean change against the baseline trained with the same seed.</p>",
-        html_table(overview, "This run, with the paper’s figures in brackets"),
+        html_table(overview.drop(columns=changes), "Means of this run, with the paper’s in brackets"),
+        html_table(
+            overview.loc[overview[changes].ne("–").any(axis=1), ["arm", *changes]],
+            "Changes against the baseline, with the paper’s in brackets, and whether this run’s keep their sign",
+        ),
     ]
     if figure is not None:
         data = base64.b64encode(Path(figure).read_bytes()).decode("ascii")
