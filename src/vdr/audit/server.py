@@ -42,6 +42,10 @@ STATIC = {
     "/static/app.js": ("app.js", "text/javascript; charset=utf-8"),
     "/static/app.css": ("app.css", "text/css; charset=utf-8"),
 }
+PLAIN = {
+    404: "There is nothing under this link. Check it, or ask the person who sent it.",
+    421: "This host name is not known to the server; whoever started it can add it with --name.",
+}
 HEADERS = {
     "Content-Security-Policy": (
         "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
@@ -200,9 +204,7 @@ class Handler(BaseHTTPRequestHandler):
 
     def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
         """Plain text instead of the library's HTML, which repeats what was sent."""
-        text = {404: "There is nothing under this link. Check it, or ask the person who sent it."}.get(
-            int(code), HTTPStatus(int(code)).phrase
-        )
+        text = PLAIN.get(int(code), HTTPStatus(int(code)).phrase)
         self._send(int(code), f"{text}\n".encode(), "text/plain; charset=utf-8")
 
     def _route(self) -> tuple[str, re.Match[str]] | None:
