@@ -151,11 +151,12 @@ def _curves(out: Path, seed: int) -> None:
 def _weights(folder: Path) -> Path:
     (folder / "samples").mkdir(parents=True)
     Image.new("L", (24, 32), 200).save(folder / "samples" / "0.png")
-    example = {"page": "samples/0.png", "truth": "DATE 2019", "read": "DATE 2018"}
+    example = {"page": "samples/0.png", "truth": "DATE | 2019 | · | ·", "read": "DATE | 2018 | · | ·"}
+    example |= {"queries": ["when?", "who?"], "replies": ["100", "0"]}
     report = {"steps": 3, "unseen": {"character_accuracy": 0.91234567}, "examples": [example]}
     (folder / "report.json").write_text(json.dumps(report))
     (folder / "config.json").write_text("{}")
-    (folder / "loss.csv").write_text("step,loss\n1,2.0\n2,1.0\n3,0.5\n")
+    (folder / "loss.csv").write_text("step,loss,seconds,stage\n1,2.0,1,a\n2,1.0,2,a\n1,0.5,1,b\n")
     return folder
 
 
@@ -206,7 +207,11 @@ def test_weights(full):
     assert weights.report_table(full.record, "backbone", "unseen")["value"].tolist() == [0.9123]
     assert not (full.record.root / "weights/backbone/config.json").exists()
     assert len(weights.reading_figure(full.record).axes) == 2
-    assert len(weights.loss_figure(full.record, "teacher").axes[0].lines) == 1
+    panels = weights.loss_figure(full.record, "teacher").axes
+    assert [(p.get_title(), len(p.lines)) for p in panels] == [("a", 1), ("b", 1)]
+    assert "3 of 4 image tokens right" in weights.reading_figure(full.record).axes[1].get_title()
+    assert weights.replies_table(full.record)["reply"].tolist() == ["100", "0"]
+    assert len(weights.page_figure(full.record).axes) == 1
     accuracy = weights.accuracy_table(full.record).set_index("measure")
     assert accuracy.loc["precision of protection", "paper (annotators)"] == 0.71
     assert 0 <= accuracy.loc["miss rate", "this run (truth)"] <= 1

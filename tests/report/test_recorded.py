@@ -1,4 +1,5 @@
-"""The recorded run that is kept with the code: whole, in agreement with pytrec_eval, and what the committed table says."""
+"""The recorded run that is kept with the code: whole, in agreement with pytrec_eval, and what the committed table
+says."""
 
 from __future__ import annotations
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
-from vdr.report.figures import style
+from vdr.report.figures import PALETTE, style
 from vdr.report.record import Record
 from vdr.report.reference import wt_tables
 
@@ -20,11 +20,17 @@ __all__ = [
     "accuracy_table",
     "flat",
     "loss_figure",
+    "page_figure",
     "reading_figure",
+    "replies_table",
     "report_of",
     "report_table",
     "truth_table",
 ]
+
+
+# Columns of a loss table that are no loss.
+_NO_LOSS = {"epoch", "seconds", "learning_rate", "lr", "grad_norm", "stage"}
 
 
 def report_of(record: Record, weights: str) -> dict[str, Any]:
@@ -50,40 +56,68 @@ def report_table(record: Record, weights: str, begins: str = "") -> pd.DataFrame
 
 
 def loss_figure(record: Record, weights: str) -> Figure:
-    """The loss curves in `loss.csv` beside the weights: one line a column after `step`, on a logarithmic axis."""
+    """The loss curves in `loss.csv` beside the weights, one panel a `stage` where it has that column: one line a loss
+    (all its other positive columns after the first, `step`), smoothed, on a logarithmic axis."""
     import matplotlib.pyplot as plt
 
     style()
     table = pd.read_csv(record.extra(f"weights/{weights}/loss.csv"))
     step = table.columns[0]
-    figure, axis = plt.subplots(figsize=(7, 3.4))
-    for name in table.columns[1:]:
-        values = pd.to_numeric(table[name], errors="coerce")
-        if values.notna().any() and (values.dropna() > 0).all():
-            window = max(len(table) // 40, 1)
-            axis.plot(table[step], values.rolling(window, min_periods=1).mean(), label=name)
-    axis.set_yscale("log")
-    axis.set_xlabel(step)
-    axis.set_ylabel("loss (running mean)")
-    axis.legend(frameon=False, ncol=2, fontsize=8)
+    stages = dict(list(table.groupby("stage", sort=False))) if "stage" in table else {"": table}
+    figure, axes = plt.subplots(1, len(stages), figsize=(6.5 * len(stages), 3.6), squeeze=False)
+    for axis, (stage, part) in zip(axes[0], stages.items(), strict=True):
+        for name in part.columns[1:]:
+            values = pd.to_numeric(part[name], errors="coerce")
+            if name in _NO_LOSS or not values.notna().any() or (values.dropna() <= 0).any():
+                continue
+            window = max(len(part) // 40, 1)
+            axis.plot(part[step], values.rolling(window, min_periods=1).mean(), label=name)
+        axis.set(yscale="log", xlabel=step, ylabel="loss (running mean)", title=str(stage))
+        axis.legend(frameon=False, ncol=2, fontsize=8)
     figure.tight_layout()
     return figure
 
 
 def reading_figure(record: Record, weights: str = "backbone", most: int = 3) -> Figure:
-    """Pages the backbone never saw, what stands on them, and what it read: the report's `examples`."""
+    """Pages the backbone never saw, each above what it read at every image token (blue where it is right, red where
+    not)."""
     import matplotlib.pyplot as plt
 
     style()
     examples = report_of(record, weights)["examples"][:most]
-    figure, axes = plt.subplots(1, 2 * len(examples), figsize=(5.2 * len(examples), 3.8), squeeze=False)
-    for i, example in enumerate(examples):
-        page, text = axes[0][2 * i], axes[0][2 * i + 1]
-        page.imshow(plt.imread(record.extra(f"weights/{weights}/{example['page']}")), interpolation="nearest")
+    figure, axes = plt.subplots(2, len(examples), figsize=(5.2 * len(examples), 7.4), squeeze=False)
+    for (page, text), example in zip(axes.T, examples, strict=True):
+        image = plt.imread(record.extra(f"weights/{weights}/{example['page']}"))
+        page.imshow(image, interpolation="nearest", cmap="gray")
         page.set_axis_off()
-        text.set_axis_off()
-        text.text(0, 1, example["read"], va="top", family="DejaVu Sans Mono", fontsize=6.5, transform=text.transAxes)
-        text.set_title("read", fontsize=9, loc="left")
+        truth, read = example["truth"].split(" | "), example["read"].split(" | ")
+        columns = max(round((len(read) * image.shape[1] / image.shape[0]) ** 0.5), 1)
+        for at, (right, word) in enumerate(zip(truth, read, strict=True)):
+            colour = PALETTE["run"] if word == right else PALETTE["paper"]
+            text.text(at % columns + 0.5, at // columns + 0.5, word, color=colour, fontsize=6, ha="center", va="center")
+        text.set(xlim=(0, columns), ylim=(-(-len(read) // columns), 0), xticks=range(columns + 1), yticks=[])
+        text.set_xticklabels([])
+        right = sum(a == b for a, b in zip(truth, read, strict=True))
+        text.set_title(f"read: {right} of {len(read)} image tokens right", fontsize=9)
+    figure.tight_layout()
+    return figure
+
+
+def replies_table(record: Record, weights: str = "teacher", most: int = 8) -> pd.DataFrame:
+    """What the teacher answered to the first example's queries: query, reply."""
+    example = report_of(record, weights)["examples"][0]
+    return pd.DataFrame({"query": example["queries"], "reply": example["replies"]}).head(most)
+
+
+def page_figure(record: Record, weights: str = "teacher") -> Figure:
+    """The first example's page."""
+    import matplotlib.pyplot as plt
+
+    style()
+    example = report_of(record, weights)["examples"][0]
+    figure, axis = plt.subplots(figsize=(4.2, 3.2))
+    axis.imshow(plt.imread(record.extra(f"weights/{weights}/{example['page']}")), interpolation="nearest", cmap="gray")
+    axis.set_axis_off()
     figure.tight_layout()
     return figure
 
