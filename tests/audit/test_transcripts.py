@@ -6,6 +6,7 @@ import sys
 
 import pytest
 from PIL import Image, ImageDraw
+
 from vdr.audit.transcripts import ocr_available, transcribe
 from vdr.errors import UnfitMachine
 

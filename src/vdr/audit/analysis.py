@@ -118,7 +118,7 @@ def pairings(frame: pd.DataFrame) -> pd.DataFrame:
         if both.empty:
             continue
         tables = {query: binary_table(group["a"], group["b"]) for query, group in both.groupby(level="query_id")}
-        kappa = cohen(sum(tables.values()))
+        kappa = cohen(np.sum(list(tables.values()), axis=0))
         rows.append((a, b, len(both), np.nan if kappa is None else kappa, tables))
     return pd.DataFrame(rows, columns=["a", "b", "n", "kappa", "tables"])
 

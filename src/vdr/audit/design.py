@@ -87,7 +87,7 @@ def _finish(
     assignment: Mapping[str, Sequence[int]],
     rng: np.random.Generator,
     seed: int,
-    notes: dict[str, object],
+    notes: Mapping[str, object],
 ) -> Design:
     pairs = pairs.copy()
     # Ids are dealt at random, so that neither an id nor its place in a file tells rank or label.
@@ -108,7 +108,7 @@ def _finish(
         orders[annotator] = [items[index] for index in separated_order(own["query_id"].tolist(), rng)]
     pairs = pairs[PAIR_COLUMNS].sort_values(["query_id", "rank", "page_id"], kind="stable").reset_index(drop=True)
     queries = queries[QUERY_COLUMNS].sort_values("query_id", kind="stable").reset_index(drop=True)
-    return Design(kind, scale, pairs, queries, orders, seed, notes)
+    return Design(kind, scale, pairs, queries, orders, seed, dict(notes))
 
 
 def design_ring(

@@ -105,7 +105,7 @@ def table4(result: Mapping[str, Any], reference: Reference | None = None) -> pd.
         if name == "range":
             human = head["human_human_kappa"]
             value, interval, n = f"{_plain(human['lowest'])} to {_plain(human['highest'])}", "", None
-            printed = f"{known[0]:.2f} to {known[1]:.2f}" if known else ""
+            printed = "" if known is None else f"{known[0]:.2f} to {known[1]:.2f}"
             paper_interval, paper_n = "", None
         else:
             if name not in head:
@@ -114,8 +114,7 @@ def table4(result: Mapping[str, Any], reference: Reference | None = None) -> pd.
             value = _percent(figure["value"]) if percent else _plain(figure["value"])
             interval, n = _interval(figure, percent=percent), figure["n"]
             printed = "" if known is None else (_percent(known[0]) if percent else _plain(known[0]))
-            three = known is not None and len(known) >= 3
-            ends = {"low": known[1], "high": known[2]} if three else {}
+            ends = {"low": known[1], "high": known[2]} if known is not None and len(known) >= 3 else {}
             paper_interval = _interval(ends, percent=percent)
             paper_n = known[-1] if known is not None and len(known) in (2, 4) else None
         table.append((label, value, interval, n, printed, paper_interval, paper_n))

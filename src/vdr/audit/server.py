@@ -17,6 +17,7 @@ import hmac
 import ipaddress
 import json
 import re
+import socket
 import threading
 from dataclasses import asdict
 from http import HTTPStatus
@@ -78,6 +79,9 @@ class AuditServer(ThreadingHTTPServer):
     request_queue_size = 64
 
     def __init__(self, folder: Path, *, host: str = "127.0.0.1", port: int = 8417, names: tuple[str, ...] = ()) -> None:
+        self.host = f"[{host}]" if ":" in host else host
+        if ":" in host:
+            self.address_family = socket.AF_INET6
         self.study = load_frozen(Path(folder), open_only=True)
         self.links = make_links(self.study)
         self.design: dict[str, Any] = json.loads((self.study.path / "open" / "design.json").read_text(encoding="utf-8"))
@@ -119,12 +123,12 @@ class AuditServer(ThreadingHTTPServer):
         except BaseException:
             self._lock_file.close()
             raise
-        shown = {host, *names} | ({"127.0.0.1", "localhost", "[::1]"} if is_loopback(host) else set())
+        shown = {self.host, *names} | ({"127.0.0.1", "localhost", "[::1]"} if is_loopback(host) else set())
         self.hosts = {f"{name}:{self.server_port}" for name in shown} | set(names)
 
     def url(self, annotator: str, base: str | None = None) -> str:
         """The secret link of one annotator."""
-        base = base or f"http://{self.server_address[0]}:{self.server_port}"
+        base = base or f"http://{self.host}:{self.server_port}"
         return f"{base.rstrip('/')}/a/{self.links[annotator]}/"
 
     def annotator_of(self, secret: str) -> str | None:
