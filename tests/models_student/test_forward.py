@@ -10,6 +10,8 @@ import torch
 from PIL import Image
 
 from vdr.errors import BadInput
+from vdr.kernels.native import library
+from vdr.models import fast
 from vdr.models.student import single_vector
 from vdr.study.sections.training import LoraSettings
 
@@ -38,8 +40,16 @@ def queries(student, processor):
     return student.query_batch([processor.query_ids(text) for text in texts])
 
 
+@pytest.fixture(params=["native", "torch"])
+def kernels(request, monkeypatch):
+    """Both ways of doing what surrounds the products; a machine without a C compiler has one."""
+    monkeypatch.setenv("VDR_NATIVE", "1" if request.param == "native" else "0")
+    if request.param == "native" and library() is None:
+        pytest.skip("no C compiler")
+
+
 @pytest.mark.parametrize("grids", [GRIDS, [(3, 4), (2, 5), (4, 4)]])
-def test_lean_equals_the_library_in_values_and_gradients(make_student, processor, grids):
+def test_lean_equals_the_library_in_values_and_gradients(make_student, processor, grids, kernels):
     lean, library = make_student(), make_student(forward="library")
     results = []
     for student in (lean, library):
@@ -180,3 +190,37 @@ def test_page_with_other_features_than_its_grid_is_refused(make_student, process
         student.page_batch(ids.tolist(), [(3, 4)], [torch.zeros(11, student.hidden)])
     with pytest.raises(BadInput, match="empty sequence"):
         student.query_batch([[]])
+
+
+@pytest.mark.parametrize("dim", [8, 16, 24, 32, 64, 40])
+def test_kernels_equal_torch_at_every_head_width(dim, monkeypatch):
+    """Prefixes, groups of several lengths, one head group a key head; 40 has no kernel and goes through torch on both sides."""
+    if library() is None:
+        pytest.skip("no C compiler")
+    shape = fast.Shape(heads=6, kv=2, dim=dim, eps=1e-6)
+    groups = [fast.Group(0, 1, 3), fast.Group(3, 4, 19, 0), fast.Group(79, 2, 1), fast.Group(81, 1, 34)]
+    generator = torch.Generator().manual_seed(dim)
+    width, inner, rows = 40, 24, 115
+    angles = torch.polar(torch.ones(rows, 1, dim // 2), torch.randn(rows, 1, dim // 2, generator=generator))
+    sizes = [(10 * dim, width), (10 * dim,), (width, 6 * dim), (2 * inner, width), (width, inner)]
+    tensors = [torch.randn(rows, width, generator=generator)] + [
+        0.3 * torch.randn(*size, generator=generator) for size in sizes
+    ]
+    results = []
+    for native in ("1", "0"):
+        monkeypatch.setenv("VDR_NATIVE", native)
+        x, *weights = [tensor.clone().requires_grad_(tensor.dim() > 1) for tensor in tensors]
+        out = fast.lean_forward(x, [fast.Layer(*weights)] * 2, torch.ones(width), angles, groups, shape)
+        (out * torch.arange(out.numel()).sin().view_as(out)).sum().backward()
+        results.append([out.detach(), x.grad] + [w.grad for w in weights if w.grad is not None])
+    assert len(results[0]) == 6
+    for ours, plain in zip(*results, strict=True):
+        torch.testing.assert_close(ours, plain, atol=1e-5 * float(plain.abs().max()), rtol=0)
+
+
+def test_swiglu_kernel_at_the_ends_of_the_range(monkeypatch):
+    both = torch.cat([torch.linspace(-200, 200, 64).view(1, -1), torch.ones(1, 64)], 1)
+    monkeypatch.setenv("VDR_NATIVE", "1")
+    inner, sigmoid = fast._swiglu(both)
+    torch.testing.assert_close(sigmoid, torch.sigmoid(both[:, :64]), atol=1e-7, rtol=1e-5)
+    torch.testing.assert_close(inner, torch.nn.functional.silu(both[:, :64]), atol=1e-6, rtol=1e-5)

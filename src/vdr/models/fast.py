@@ -8,18 +8,24 @@ folded into the weights that follow; tokens that all sequences of a group share 
 are computed once; and the backward pass is written out, so that nothing is computed for frozen weights beyond what
 the adapters need.
 
+What surrounds the products (norms, SwiGLU, attention) is done by small compiled kernels (`kernels/csrc/decoder.c`) where there is a
+C compiler, otherwise by torch: the same within rounding, slower.
+
 Legend: N tokens of a step, H width, E = heads × head width, G = query heads per key head, B sequences of a group, L
 their length.
 """
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import torch
 from torch.autograd.function import once_differentiable
+
+from vdr.kernels.native import library, pointer
 
 __all__ = ["Group", "Layer", "Shape", "lean_forward", "merge_layer", "rotary_angles", "text_shape"]
 
@@ -99,14 +105,65 @@ def merge_layer(
     return Layer(qkv, bias, weights["o_proj"], up, weights["down_proj"])
 
 
-def _norm_scale(x: torch.Tensor, eps: float) -> torch.Tensor:
-    return torch.linalg.vector_norm(x, dim=-1, keepdim=True).square_().div_(x.shape[-1]).add_(eps).rsqrt_()
+def _kernels(x: torch.Tensor, shape: Shape | None = None) -> Any:
+    """The compiled kernels where they can be used: fp32 on the CPU, a head width they do; else None."""
+    if x.device.type != "cpu" or (shape is not None and shape.dim not in (8, 16, 24, 32, 64)):
+        return None
+    return library()
 
 
-def _norm_backward(grad: torch.Tensor, y: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
-    """Gradient of `y = x · scale(x)`, written over `grad`."""
-    along = (grad * y).mean(dim=-1, keepdim=True)
-    return grad.addcmul_(y, along, value=-1).mul_(scale)
+def _norm(x: torch.Tensor, eps: float) -> tuple[torch.Tensor, torch.Tensor]:
+    """`x · scale` and scale `[N, 1]`, scale = 1 / √(mean x² + eps)."""
+    native = _kernels(x)
+    if native is None:
+        scale = torch.linalg.vector_norm(x, dim=-1, keepdim=True).square_().div_(x.shape[-1]).add_(eps).rsqrt_()
+        return x * scale, scale
+    x = x.contiguous()
+    y, scale = torch.empty_like(x), x.new_empty(x.shape[0], 1)
+    native.vdr_norm(pointer(x), pointer(y), pointer(scale), _int(x.shape[0]), _int(x.shape[1]), ctypes.c_float(eps))
+    return y, scale
+
+
+def _norm_backward(grad: torch.Tensor, y: torch.Tensor, scale: torch.Tensor, add: torch.Tensor | None = None) -> torch.Tensor:
+    """Gradient of `y = x · scale(x)` plus `add`, written over `grad`, which must be contiguous."""
+    native = _kernels(grad)
+    if native is None:
+        along = (grad * y).mean(dim=-1, keepdim=True)
+        grad.addcmul_(y, along, value=-1).mul_(scale)
+        return grad if add is None else grad.add_(add)
+    n, width = grad.shape
+    native.vdr_norm_backward(pointer(grad), pointer(y), pointer(scale), pointer(add), pointer(grad), _int(n), _int(width))
+    return grad
+
+
+def _swiglu(both: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """SiLU(gate) · value and σ(gate), `[N, I]` each, of `both = [gate | value]`."""
+    half = both.shape[1] // 2
+    native = _kernels(both) if half % 8 == 0 else None
+    if native is None:
+        gate, value = both.chunk(2, dim=-1)
+        sigmoid = torch.sigmoid(gate)
+        return (gate * sigmoid).mul_(value), sigmoid
+    inner, sigmoid = both.new_empty(both.shape[0], half), both.new_empty(both.shape[0], half)
+    native.vdr_swiglu(pointer(both), pointer(sigmoid), pointer(inner), _int(both.shape[0]), _int(half))
+    return inner, sigmoid
+
+
+def _swiglu_backward(both: torch.Tensor, sigmoid: torch.Tensor, grad: torch.Tensor) -> torch.Tensor:
+    """Gradient of `both [N, 2I]` from that of `inner [N, I]`."""
+    half = both.shape[1] // 2
+    result = torch.empty_like(both)
+    native = _kernels(both) if half % 8 == 0 else None
+    if native is None:
+        gate, value = both.chunk(2, dim=-1)
+        swish = gate * sigmoid
+        torch.mul(grad, swish, out=result[:, half:])
+        # d swish / d gate = σ + swish · (1 − σ)
+        slope = torch.addcmul(sigmoid, swish, sigmoid, value=-1).add_(swish)
+        torch.mul(grad * value, slope, out=result[:, :half])
+        return result
+    native.vdr_swiglu_backward(pointer(both), pointer(sigmoid), pointer(grad), pointer(result), _int(both.shape[0]), _int(half))
+    return result
 
 
 _BIAS: dict[tuple[int, int, int, torch.device], torch.Tensor] = {}
@@ -122,7 +179,7 @@ def _causal_bias(length: int, before: int, groups: int, device: torch.device) ->
     return _BIAS[key]
 
 
-class _Attention:
+class _TorchAttention:
     """Grouped-query attention of all groups, forwards and backwards, on rotated q, k and plain v."""
 
     def __init__(self, groups: Sequence[Group], shape: Shape) -> None:
@@ -133,8 +190,9 @@ class _Attention:
         self.share: list[torch.Tensor] = []
 
     def forward(self, qk: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
-        """qk `[N, heads + kv, dim]`, v `[N, kv, dim]` → `[N, E]`."""
+        """qk `[N, heads + kv, dim]`, v `[N, kv · dim]` → `[N, E]`."""
         heads, kv, dim, _ = self.shape
+        v = v.reshape(-1, kv, dim)
         per = heads // kv
         result = qk.new_empty(qk.shape[0], heads * dim)
         for group in self.groups:
@@ -186,7 +244,74 @@ class _Attention:
                 shared = slice(first.start, first.start + before)
                 dqk[shared, heads:].add_(dk[:, :, :before].sum(0).transpose(0, 1))
                 dv[shared].add_(dw[:, :, :before].sum(0).transpose(0, 1))
+        return dqk, dv.view(total, -1)
+
+
+class _NativeAttention:
+    """The same by the compiled kernels; v and its gradient are read and written in place, rows `stride` apart."""
+
+    def __init__(self, groups: Sequence[Group], shape: Shape, native: Any) -> None:
+        self.groups, self.shape, self.native = groups, shape, native
+        self.share: list[torch.Tensor] = []
+
+    def _sizes(self, group: Group) -> tuple[Any, ...]:
+        shared = self.groups[group.prefix] if group.prefix is not None else None
+        numbers = (group.start, group.count, group.length, shared.start if shared else 0, shared.length if shared else 0)
+        return (
+            *map(_int, numbers),
+            _int(self.shape.heads),
+            _int(self.shape.kv),
+            _int(self.shape.dim),
+            ctypes.c_float(self.shape.dim**-0.5),
+        )
+
+    def forward(self, qk: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        """qk `[N, heads + kv, dim]`, v `[N, kv · dim]` (a slice of a wider matrix) → `[N, E]`."""
+        self.qk, self.v = qk, v
+        result = qk.new_empty(qk.shape[0], self.shape.heads * self.shape.dim)
+        for group in self.groups:
+            before = self.groups[group.prefix].length if group.prefix is not None else 0
+            wide = -(-(before + group.length) // 16) * 16
+            share = qk.new_empty(group.count, self.shape.heads, group.length, wide)
+            _done(
+                self.native.vdr_attention(pointer(qk), pointer(v), _int(v.stride(0)), pointer(result), pointer(share), *self._sizes(group))
+            )
+            self.share.append(share)
+        return result
+
+    def backward(self, grad: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """grad `[N, E]` → gradients of qk and v."""
+        grad = grad.contiguous()
+        dqk, dv = torch.zeros_like(self.qk), grad.new_zeros(self.v.shape)
+        for index in range(len(self.groups) - 1, -1, -1):
+            _done(
+                self.native.vdr_attention_backward(
+                    pointer(self.qk),
+                    pointer(self.v),
+                    _int(self.v.stride(0)),
+                    pointer(self.share[index]),
+                    pointer(grad),
+                    pointer(dqk),
+                    pointer(dv),
+                    _int(dv.stride(0)),
+                    *self._sizes(self.groups[index]),
+                )
+            )
         return dqk, dv
+
+
+def _int(number: int) -> ctypes.c_int64:
+    return ctypes.c_int64(number)
+
+
+def _done(status: int) -> None:
+    if status:
+        raise MemoryError("the attention kernel had no memory")
+
+
+def _attention(x: torch.Tensor, groups: Sequence[Group], shape: Shape) -> Any:
+    native = _kernels(x, shape)
+    return _TorchAttention(groups, shape) if native is None else _NativeAttention(groups, shape, native)
 
 
 def _rotate(x: torch.Tensor, angles: torch.Tensor) -> torch.Tensor:
@@ -213,51 +338,39 @@ class _DecoderLayer(torch.autograd.Function):
     ) -> torch.Tensor:
         heads, kv, dim, eps = shape
         rotated = (heads + kv) * dim
-        scale1 = _norm_scale(x, eps)
-        y1 = x * scale1
+        y1, scale1 = _norm(x, eps)
         mixed = torch.addmm(bias, y1, qkv.t())
         qk = _rotate(mixed[:, :rotated].reshape(-1, heads + kv, dim), angles)
-        attention = _Attention(groups, shape)
-        seen = attention.forward(qk, mixed[:, rotated:].reshape(-1, kv, dim))
+        attention = _attention(x, groups, shape)
+        seen = attention.forward(qk, mixed[:, rotated:])
         middle = torch.addmm(x, seen, out.t())
-        scale2 = _norm_scale(middle, eps)
-        y2 = middle * scale2
-        gate, value = (y2 @ up.t()).chunk(2, dim=-1)
-        sigmoid = torch.sigmoid(gate)
-        swish = gate * sigmoid
-        inner = swish * value
+        y2, scale2 = _norm(middle, eps)
+        both = y2 @ up.t()
+        inner, sigmoid = _swiglu(both)
         result = torch.addmm(middle, inner, down.t())
         if any(ctx.needs_input_grad):
-            ctx.save_for_backward(
-                y1, scale1, seen, y2, scale2, value, sigmoid, swish, inner, qkv, out, up, down, angles
-            )
+            ctx.save_for_backward(y1, scale1, seen, y2, scale2, both, sigmoid, inner, qkv, out, up, down, angles)
             ctx.attention, ctx.shape = attention, shape
         return result
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
-        y1, scale1, seen, y2, scale2, value, sigmoid, swish, inner, qkv, out, up, down, angles = ctx.saved_tensors
+        y1, scale1, seen, y2, scale2, both, sigmoid, inner, qkv, out, up, down, angles = ctx.saved_tensors
         heads, kv, dim, _ = ctx.shape
         rotated = (heads + kv) * dim
         grad = grad.contiguous()
         d_down = grad.t() @ inner
-        d_inner = grad @ down
-        half = value.shape[1]
-        d_mlp = grad.new_empty(grad.shape[0], 2 * half)
-        torch.mul(d_inner, swish, out=d_mlp[:, half:])
-        # d swish / d gate = sigmoid + swish · (1 − sigmoid)
-        slope = torch.addcmul(sigmoid, swish, sigmoid, value=-1).add_(swish)
-        torch.mul(d_inner.mul_(value), slope, out=d_mlp[:, :half])
+        d_mlp = _swiglu_backward(both, sigmoid, grad @ down)
         d_up = d_mlp.t() @ y2
-        d_middle = _norm_backward(d_mlp @ up, y2, scale2).add_(grad)
+        d_middle = _norm_backward(d_mlp @ up, y2, scale2, grad)
         d_out = d_middle.t() @ seen
         dqk, dv = ctx.attention.backward(d_middle @ out)
         d_mixed = grad.new_empty(grad.shape[0], rotated + kv * dim)
         d_mixed[:, :rotated] = _rotate(dqk, angles.conj()).view(-1, rotated)
-        d_mixed[:, rotated:] = dv.view(-1, kv * dim)
+        d_mixed[:, rotated:] = dv
         d_qkv = d_mixed.t() @ y1
-        dx = _norm_backward(d_mixed @ qkv, y1, scale1).add_(d_middle) if ctx.needs_input_grad[0] else None
+        dx = _norm_backward(d_mixed @ qkv, y1, scale1, d_middle) if ctx.needs_input_grad[0] else None
         ctx.attention = None
         return dx, d_qkv, None, d_out, d_up, d_down, None, None, None
 
@@ -284,8 +397,7 @@ def lean_forward(
 class _FinalNorm(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: torch.Tensor, eps: float) -> torch.Tensor:
-        scale = _norm_scale(x, eps)
-        y = x * scale
+        y, scale = _norm(x, eps)
         ctx.save_for_backward(y, scale)
         return y
 
@@ -293,4 +405,4 @@ class _FinalNorm(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor, None]:
         y, scale = ctx.saved_tensors
-        return _norm_backward(grad.clone(), y, scale), None
+        return _norm_backward(grad.contiguous().clone(), y, scale), None
