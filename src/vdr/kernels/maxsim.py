@@ -19,7 +19,7 @@ import torch
 from torch.autograd.function import once_differentiable
 
 from vdr.errors import BadInput
-from vdr.kernels import lanes, native
+from vdr.kernels import lanes, native, triton_maxsim
 
 #: Scratch in bytes that a training-shape call may use for products at any moment.
 MEMORY_BUDGET = 64 << 20
@@ -83,6 +83,25 @@ def _best(q: torch.Tensor, p: torch.Tensor, p_mask: torch.Tensor | None) -> tupl
     return best, index
 
 
+def _sliced(q: torch.Tensor, p: torch.Tensor, q_mask: torch.Tensor, p_mask: torch.Tensor | None, budget: int
+            ) -> tuple[torch.Tensor, torch.Tensor]:
+    """The plain torch path: summed scores [B, C] and winners [B, Lq, C], a few pages at a time."""
+    b, lq, _ = q.shape
+    c, lp = p.shape[-3], p.shape[-2]
+    scores = torch.full((b, c), -torch.inf, dtype=torch.float32, device=q.device)
+    index = torch.zeros((b, lq, c), dtype=torch.int32, device=q.device)
+    step = max(1, budget // max(1, 4 * b * lq * max(lp, 1)))
+    with torch.autocast(q.device.type, enabled=False):
+        q32 = q.float()
+        for start in range(0, c if lp and b and lq else 0, step):
+            part = slice(start, start + step)
+            where = (part,) if p.dim() == 3 else (slice(None), part)
+            best, at = _best(q32, p[where].float(), None if p_mask is None else p_mask[where])
+            index[..., part] = at.to(torch.int32)
+            scores[:, part] = best.masked_fill_(~q_mask[..., None], 0.0).sum(1)
+    return scores, index
+
+
 def _on_cpu(q: torch.Tensor, p: torch.Tensor) -> bool:
     """Whether the C kernel takes this call."""
     return native.library() is not None and q.device.type == p.device.type == "cpu" and min(*q.shape, *p.shape) > 0
@@ -92,24 +111,17 @@ class _MaxSim(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, q: torch.Tensor, p: torch.Tensor, q_mask: torch.Tensor, p_mask: torch.Tensor | None,
                 mean: bool, budget: int) -> torch.Tensor:
-        b, lq, _ = q.shape
-        c, lp = p.shape[-3], p.shape[-2]
+        b, lq, c, lp = *q.shape[:2], *p.shape[-3:-1]
         ctx.mean, ctx.budget, ctx.native = mean, budget, _on_cpu(q, p)
         if ctx.native:
             scores, index = lanes.batch(q, p, q_mask, p_mask, mean)
             ctx.save_for_backward(q, p, q_mask, p_mask, index, q_mask.sum(1, dtype=torch.float32))
             return scores
-        scores = torch.full((b, c), -torch.inf, dtype=torch.float32, device=q.device)
-        index = torch.zeros((b, lq, c), dtype=torch.int32, device=q.device)
-        step = max(1, budget // max(1, 4 * b * lq * max(lp, 1)))
-        with torch.autocast(q.device.type, enabled=False):
-            q32 = q.float()
-            for start in range(0, c if lp and b and lq else 0, step):
-                part = slice(start, start + step)
-                where = (part,) if p.dim() == 3 else (slice(None), part)
-                best, at = _best(q32, p[where].float(), None if p_mask is None else p_mask[where])
-                index[..., part] = at.to(torch.int32)
-                scores[:, part] = best.masked_fill_(~q_mask[..., None], 0.0).sum(1)
+        if min(b, lq, c, lp) and triton_maxsim.available(q, p):
+            best, index = triton_maxsim.forward(q, p, p_mask)
+            scores = best.masked_fill_(~q_mask[..., None], 0.0).sum(1)
+        else:
+            scores, index = _sliced(q, p, q_mask, p_mask, budget)
         count = q_mask.sum(1, dtype=torch.float32)
         scores.masked_fill_((count == 0)[:, None], 0.0)
         if mean:
