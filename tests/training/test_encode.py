@@ -12,7 +12,7 @@ from vdr.corpus.access import load_train
 from vdr.errors import BadInput, DamagedArtefact
 from vdr.evaluation.encode import Encoder, build_vision_cache, encode_suites, single_vectors
 from vdr.evaluation.vectors import read_vectors
-from vdr.models.vision_cache import CachedFeatures
+from vdr.models.vision_cache import CachedFeatures, LiveFeatures
 
 QUERIES = {"q2": "revenue of the north", "q0": "cost", "q1": "total share of the south region in the plan of the year"}
 
@@ -70,6 +70,23 @@ def test_cached_features_equal_the_towers_own_forward(checkpoint, backbone_dir, 
         library = encoder.student.backbone.model.visual(pixels, grid_thw=grid_thw).pooler_output
     torch.testing.assert_close(torch.cat(cached), library, atol=1e-5, rtol=0)
     assert grids == [grid] * 3
+
+
+def test_pages_that_need_no_resizing_skip_the_image_processor_and_get_the_same_patches(
+    checkpoint, backbone_dir, training, dataset
+):
+    encoder = Encoder(checkpoint, backbone_dir, training)
+    source = LiveFeatures(dataset.pages, encoder.processor, encoder.student.vision)
+    patches, grid = source._pixels(dataset.pages.ids[0])
+    theirs, their_grid = encoder.processor.pixels([dataset.pages.image(0)])
+    assert torch.equal(grid, their_grid)
+    torch.testing.assert_close(patches, theirs, atol=1e-5, rtol=0)
+    odd = dataset.pages.image(0).resize((200, 150))
+    page_set = SimpleNamespace(index=lambda page: 0, image=lambda at: odd)
+    patches, grid = LiveFeatures(page_set, encoder.processor, encoder.student.vision)._pixels("odd")
+    theirs, their_grid = encoder.processor.pixels([odd])
+    assert torch.equal(grid, their_grid)
+    assert torch.equal(patches, theirs)
 
 
 def test_bad_input_is_named(checkpoint, backbone_dir, training, dataset, cache_dir, tmp_path):

@@ -24,6 +24,7 @@ from safetensors.torch import load_file, save_file
 
 from vdr.errors import BadInput, DamagedArtefact
 from vdr.models.processing import Processor
+from vdr.models.vision import patchify
 from vdr.progress import track
 
 __all__ = ["CachedFeatures", "FeatureSource", "LiveFeatures", "backbone_fingerprint", "write_cache"]
@@ -81,7 +82,13 @@ class LiveFeatures:
     def _pixels(self, page: str) -> tuple[torch.Tensor, torch.Tensor]:
         with self._reading:
             image = self.pages.image(self.pages.index(page))
-        return self.processor.pixels([image])
+        rules = self.processor.image_processor
+        unit, (width, height) = rules.patch_size * rules.merge_size, image.size
+        if width % unit or height % unit or not rules.size["shortest_edge"] <= width * height <= rules.size["longest_edge"]:
+            return self.processor.pixels([image])
+        # Nothing to resize: the same patches without the image processor's cost a page.
+        patches = patchify(torch.from_numpy(np.asarray(image.convert("RGB")).copy())[None], rules)[0]
+        return patches, torch.tensor([[1, height // rules.patch_size, width // rules.patch_size]])
 
 
 class CachedFeatures:
