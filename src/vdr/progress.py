@@ -15,7 +15,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO, Generic, TypeVar
 
-__all__ = ["Progress", "clock", "note", "read_progress_file", "track"]
+__all__ = ["PROGRESS_FILE", "Progress", "clock", "note", "read_progress_file", "track"]
 
 T = TypeVar("T")
 

@@ -46,14 +46,15 @@ class _Running:
     process: subprocess.Popen[bytes]
     progress: Path
     started: float
+    best: float = 0.0
 
     def share(self) -> float:
-        """How much of its current task is done, 0 to 1; the task that counts is the longest one, training."""
+        """How much of the job is done, 0 to 1. A job's first task (training) is nearly all of it; later ones never lower it."""
         state = read_progress_file(self.progress) or {}
         done, total = state.get("done"), state.get("total")
         if isinstance(done, int) and isinstance(total, int) and total > 0:
-            return min(done / total, 1.0)
-        return 0.0
+            self.best = max(self.best, 0.95 * min(done / total, 1.0))
+        return self.best
 
     def words(self) -> str:
         state = read_progress_file(self.progress)

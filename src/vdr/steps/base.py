@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,9 +15,9 @@ from vdr.study.settings import Profile
 if TYPE_CHECKING:
     import pandas as pd
 
-    from vdr.corpus.access import TrainCorpus
+    from vdr.corpus.access import PageSet, TrainCorpus
 
-__all__ = ["StepsBase", "plain", "run_label", "suite_flag", "train_pages", "train_rows"]
+__all__ = ["PageImages", "StepsBase", "plain", "run_label", "suite_flag", "train_pages", "train_queries", "train_rows"]
 
 
 def run_label(arm: str, seed: int, recipe: str) -> str:
@@ -65,10 +66,13 @@ class StepsBase:
     def _trained(self, stage: str, label: str, arm: Arm, rows: Step, seed: int, epochs: float) -> Step:
         raise NotImplementedError
 
-    def _backbone(self) -> dict[str, Any]:
+    def _identity(self, source: str, revision: str | None) -> dict[str, Any]:
         from vdr.models.weights import identity
 
-        return identity(self.profile.models.backbone, self.profile.models.backbone_revision)
+        return identity(source, revision)
+
+    def _backbone(self) -> dict[str, Any]:
+        return self._identity(self.profile.models.backbone, self.profile.models.backbone_revision)
 
     def _backbone_dir(self) -> Path:
         from vdr.models.weights import locate
@@ -104,3 +108,25 @@ def train_pages(corpus: TrainCorpus) -> list[str]:
     """The pages that are mined: those of the training split (validation rows have pages of their own)."""
     held = set(corpus.rows.loc[corpus.rows["split"] != "train", "page_id"])
     return [page for page in corpus.pages.ids if page not in held]
+
+
+def train_queries(corpus: Path) -> dict[str, str]:
+    """The training split's queries by query id, in row order."""
+    rows = train_rows(corpus)
+    return dict(zip(rows["query_id"], rows["query"], strict=True))
+
+
+class PageImages(Mapping[str, Any]):
+    """Images by page id, decoded when asked for."""
+
+    def __init__(self, pages: PageSet, ids: list[str]) -> None:
+        self.pages, self.ids = pages, ids
+
+    def __getitem__(self, page_id: str) -> Any:
+        return self.pages.image(self.pages.index(page_id))
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.ids)
+
+    def __len__(self) -> int:
+        return len(self.ids)

@@ -8,10 +8,12 @@ from typing import Any
 
 from vdr.errors import BadInput
 from vdr.graph import Made, Step
-from vdr.steps.base import StepsBase, plain, train_pages, train_rows
+from vdr.steps.base import PageImages, StepsBase, plain, train_pages, train_queries, train_rows
 from vdr.study.catalogue import load_arms
 
 __all__ = ["DataSteps"]
+
+SINGLE = "single.npz"  # a finished miner's own single vectors, for the first stage of the search
 
 
 class DataSteps(StepsBase):
@@ -22,7 +24,7 @@ class DataSteps(StepsBase):
     def corpus(self) -> Step:
         """Training pages and rows, suites with their judgements."""
         profile = self.profile
-        config = {"corpus": plain(profile.corpus), "suites": list(profile.suites)}
+        config = {"corpus": plain(profile.corpus, "manifest"), "suites": list(profile.suites)}
 
         def build(out: Path, measures: dict[str, Any], made: Made) -> None:
             from vdr.corpus.build import build_corpus
@@ -38,16 +40,11 @@ class DataSteps(StepsBase):
         config = {"backbone": self._backbone(), "max_visual_tokens": profile.training.max_visual_tokens}
 
         def build(out: Path, measures: dict[str, Any], made: Made) -> None:
-            from vdr.corpus.access import load_suites as datasets
-            from vdr.corpus.access import load_train
-            from vdr.evaluation.encode import build_vision_cache
+            from vdr.steps.vision import cache_all
 
-            backbone = self._backbone_dir()
-            where = made["corpus"].path
-            sets = {"train": load_train(where).pages} | {f"{d.suite}/{d.name}": d.pages for d in datasets(where)}
-            for name, pages in sets.items():
-                build_vision_cache(pages, backbone, out / name, profile.training, label=f"vision {name}", **self._run_on())
-                measures[name] = {"pages": len(pages)}
+            hardware = profile.hardware
+            sizes = cache_all(made["corpus"].path, self._backbone_dir(), profile.training, out, hardware)
+            measures.update({name: {"pages": pages} for name, pages in sizes.items()})
 
         return Step("vision", "", config, {"corpus": self.corpus()}, build)
 
@@ -66,6 +63,8 @@ class DataSteps(StepsBase):
     @functools.cache  # noqa: B019
     def miner_vectors(self) -> Step:
         """The miner's vectors of all training pages and queries."""
+        if self.profile.models.miner.source is not None:
+            return self._finished_miner_vectors(self.profile.models.miner.source)
         profile = self.profile
         config = {"training": self._training_config(), "backbone": self._backbone(), "split": "train"}
 
@@ -75,15 +74,38 @@ class DataSteps(StepsBase):
             from vdr.evaluation.vectors import write_vectors
 
             corpus = load_train(made["corpus"].path)
-            rows = corpus.rows[corpus.rows["split"] == "train"]
             encoder = Encoder(made["miner"].path, self._backbone_dir(), profile.training, **self._run_on())
             source = encoder.source(corpus.pages, made["vision"].path / "train" if "vision" in made else None)
             pages = encoder.pages(train_pages(corpus), source, "miner: pages")
-            queries = encoder.queries(dict(zip(rows["query_id"], rows["query"], strict=True)), "miner: queries")
+            queries = encoder.queries(train_queries(made["corpus"].path), "miner: queries")
             write_vectors(out, pages, queries)
             measures.update(pages=len(pages), queries=len(queries))
 
         return Step("miner-vectors", "", config, {"corpus": self.corpus(), "miner": self.miner(), **self._cache()}, build)
+
+    def _finished_miner_vectors(self, source: str) -> Step:
+        profile = self.profile
+        revision = profile.models.miner.revision
+        config = {"miner": self._identity(source, revision), "split": "train"}
+
+        def build(out: Path, measures: dict[str, Any], made: Made) -> None:
+            import numpy as np
+
+            from vdr.corpus.access import load_train
+            from vdr.evaluation.vectors import write_vectors
+            from vdr.mining.finished import encode_pages, encode_queries, load_retriever
+            from vdr.models.weights import locate
+
+            corpus = load_train(made["corpus"].path)
+            retriever = load_retriever(locate(source, revision), profile.hardware.device)
+            batch = profile.training.encode_batch
+            pages, page_single = encode_pages(retriever, PageImages(corpus.pages, train_pages(corpus)), batch)
+            queries, query_single = encode_queries(retriever, train_queries(made["corpus"].path), batch)
+            write_vectors(out, pages, queries)
+            np.savez(out / SINGLE, pages=page_single, queries=query_single)
+            measures.update(pages=len(pages), queries=len(queries))
+
+        return Step("miner-vectors", "", config, {"corpus": self.corpus()}, build)
 
     @functools.cache  # noqa: B019
     def pools(self) -> Step:
@@ -92,11 +114,17 @@ class DataSteps(StepsBase):
         config = {"mining": plain(mining, "shard_rows", "device", "top", "band", "last_rank", "draw_seed")}
 
         def build(out: Path, measures: dict[str, Any], made: Made) -> None:
+            import numpy as np
+
             from vdr.evaluation.vectors import read_vectors
             from vdr.mining import mine_pools
 
             pages, queries = read_vectors(made["vectors"].path)
-            mine_pools(pages, queries, train_rows(made["corpus"].path), mining, out, measures)
+            single: dict[str, Any] = {}
+            if SINGLE in made["vectors"].manifest["files"]:
+                with np.load(made["vectors"].file(SINGLE)) as own:
+                    single = {"page_single": own["pages"], "query_single": own["queries"]}
+            mine_pools(pages, queries, train_rows(made["corpus"].path), mining, out, measures, **single)
 
         return Step("pools", "", config, {"corpus": self.corpus(), "vectors": self.miner_vectors()}, build)
 

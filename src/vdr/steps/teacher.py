@@ -156,11 +156,6 @@ class TeacherSteps(StepsBase):
 
         return Step("teacher", "", config, {}, build)
 
-    def _identity(self, source: str, revision: str | None) -> dict[str, Any]:
-        from vdr.models.weights import identity
-
-        return identity(source, revision)
-
     def _teacher(self) -> dict[str, Any]:
         return self._identity(self.profile.models.teacher, self.profile.models.teacher_revision)
 
