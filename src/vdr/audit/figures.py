@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 
+from vdr.audit.scales import TIERS
+
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
@@ -36,10 +38,10 @@ def _axes(rows: int = 1, columns: int = 1, size: tuple[float, float] = (6.4, 3.8
     return figure, axes
 
 
-def _mark(axis: Axes, simulated: bool) -> None:
+def _mark(axis: Axes, simulated: bool, height: float = 1.015) -> None:
     if simulated:
         axis.text(
-            1.0, 1.015, "simulated annotators", transform=axis.transAxes, ha="right", va="bottom", color=ORANGE,
+            1.0, height, "simulated annotators", transform=axis.transAxes, ha="right", va="bottom", color=ORANGE,
             fontsize=8, fontweight="bold",
         )  # fmt: skip
 
@@ -107,7 +109,7 @@ def leave_one_out_figure(result: Mapping[str, Any]) -> Figure:
         axis.set_xticks(range(len(dropped)), dropped, rotation=90, fontsize=7)
         axis.set_title(label, loc="left", fontsize=10)
     axes[0, 0].set_ylabel("without this annotator")
-    _mark(axes[0, 2], result["simulated"])
+    _mark(axes[0, 2], result["simulated"], 1.1)
     return figure
 
 
@@ -117,7 +119,7 @@ def tier_figure(result: Mapping[str, Any]) -> Figure:
     axis = axes[0, 0]
     axis.grid(visible=False)
     colours = {"full": BLUE, "partial": GREEN, "none": ORANGE, "no majority": "#c9cdd2"}
-    tiers = list(result["tiers"])
+    tiers = list(TIERS)
     left = np.zeros(len(tiers))
     for label, colour in colours.items():
         shares = np.array([result["tiers"][tier]["shares"].get(label) or 0.0 for tier in tiers])

@@ -13,7 +13,9 @@ from typing import Any
 
 import pandas as pd
 
+from vdr.audit.evidence import NO_MAJORITY
 from vdr.audit.figures import write_figures
+from vdr.audit.scales import TIERS
 from vdr.errors import BadInput
 from vdr.study.settings import repository_root
 
@@ -165,8 +167,9 @@ def table6(result: Mapping[str, Any], reference: Reference | None = None) -> pd.
     """EV Table 6: judge tier against majority label, percent of the tier, with a Wilson interval of the diagonal."""
     rows = []
     agreement = (reference or {}).get("table6_judge_audit", {}).get("agreement", {})
-    for tier, row in result["tiers"].items():
-        shares = {label: _percent(share, 2) for label, share in row["shares"].items()}
+    for tier in TIERS:
+        row = result["tiers"][tier]
+        shares = {label: _percent(row["shares"][label], 2) for label in (*TIERS, NO_MAJORITY)}
         paper = agreement.get("no" if tier == "none" else tier)
         interval = "" if row["low"] is None else f"[{100 * row['low']:.1f}, {100 * row['high']:.1f}]"
         rows.append({"judge": tier, "n": row["candidates"], **shares, "agreement interval": interval})
