@@ -1,3 +1,4 @@
+import os
 import time
 
 import numpy as np
@@ -135,6 +136,20 @@ def test_two_workers_share_the_shards_and_give_the_same_bytes(scored, tmp_path):
     assert (tmp_path / "one/ratings.parquet").read_bytes() == (tmp_path / "two/ratings.parquet").read_bytes()
 
 
+class Dies(Engine):
+    def rate_page(self, page, queries):
+        os._exit(9)
+
+
+@pytest.mark.slow
+def test_a_process_that_dies_is_one_clear_error_and_the_pass_resumes(scored, tmp_path):
+    plan = plan_queue(scored, ROWS, 1)
+    with pytest.raises(VdrError, match="a rating process died"):
+        rate(plan, Dies, make_page_of, tmp_path, {}, workers=2)
+    rate(plan, Engine, make_page_of, tmp_path, {}, workers=1)
+    assert len(read_ratings(tmp_path)) == 13
+
+
 @pytest.mark.slow
 def test_two_processes(scored, tmp_path):
     plan = plan_queue(scored, ROWS, 1)
@@ -189,6 +204,12 @@ def test_page_order_is_faster_than_query_order_where_the_engine_keeps_a_page(sco
     assert result["pairs"] == 10
     assert result["replies_that_differ"] == 0
     assert result["speed_up"] > 1.3
+
+
+def test_the_pass_can_time_both_orders(scored, tmp_path):
+    rate(plan_queue(scored, ROWS, 2), Engine, make_page_of, tmp_path, measures := {}, compare_pages=2)
+    assert measures["timing"]["page_order"]["pages"] == 2
+    assert "page_order" not in (tmp_path / "report.json").read_text()
 
 
 def test_a_note_that_a_kill_left_half_written_does_not_stop_the_next_run(scored, tmp_path):

@@ -9,26 +9,29 @@ batches every time.
 
 from __future__ import annotations
 
-import hashlib
+import ctypes
 import json
+import os
 import shutil
+import signal
+import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass
-from itertools import pairwise
+from collections.abc import Callable
+from concurrent.futures import FIRST_EXCEPTION, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
 from multiprocessing import get_context
 from pathlib import Path
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 import numpy as np
 import pandas as pd
 import pyarrow as pa
 
-from vdr.errors import BadInput, DamagedArtefact, VdrError
+from vdr.errors import DamagedArtefact, VdrError
 from vdr.mining.files import claim_parts, read_table, write_table
-from vdr.progress import track
+from vdr.progress import PROGRESS_FILE, read_progress_file, track
 from vdr.teacher.parsing import read_rating
+from vdr.teacher.queue_plan import BatchRatingEngine, QueuePlan, RatingEngine, plan_queue
 
 __all__ = [
     "RATINGS",
@@ -55,70 +58,6 @@ RATINGS = pa.schema(
         ("reply", pa.string()),
     ]
 )
-
-
-class RatingEngine(Protocol):
-    """A teacher that answers the rating prompt of App. B: in this process, or behind an OpenAI-compatible server.
-
-    An engine is deterministic (greedy decoding). It may keep a page's prefix between calls; nothing else carries
-    over.
-    """
-
-    def rate_page(self, page: Any, queries: list[str]) -> list[str]:
-        """The raw reply for each query about one page, in order. Raises VdrError where the teacher cannot answer."""
-        ...
-
-
-@runtime_checkable
-class BatchRatingEngine(Protocol):
-    """An engine that is faster when it gets several pages at once (batches in this process, requests in flight at a
-    server)."""
-
-    def rate_page(self, page: Any, queries: list[str]) -> list[str]: ...
-
-    def rate_pages(self, pages: Sequence[Any], queries: Sequence[list[str]]) -> list[list[str]]:
-        """Replies for each page's queries, in order."""
-        ...
-
-
-@dataclass(frozen=True)
-class QueuePlan:
-    """pairs: row_id, page_id, rank, query, source, in queue order; shards: (first, end) positions in pairs, whole
-    pages each."""
-
-    pairs: pd.DataFrame
-    shards: list[tuple[int, int]]
-    digest: str
-
-    def pages(self, shard: int) -> Iterator[tuple[str, pd.DataFrame]]:
-        """The pages of a shard with their pairs, in queue order."""
-        first, end = self.shards[shard]
-        part = self.pairs.iloc[first:end]
-        for page_id, pairs in part.groupby("page_id", sort=False):
-            yield str(page_id), pairs
-
-
-def plan_queue(scored: pd.DataFrame, rows: pd.DataFrame, pages_per_shard: int = 16) -> QueuePlan:
-    """The queue of a scored pool. rows: row_id, query, source.
-
-    Raises BadInput for a pair whose row is unknown, or a row without a query.
-    """
-    known = rows.set_index("row_id")[["query", "source"]]
-    strange = scored.loc[~scored["row_id"].isin(known.index), "row_id"]
-    if len(strange):
-        raise BadInput(
-            f"row {strange.iloc[0]} is not in the corpus", where="scored_pool.row_id", todo="mine this corpus"
-        )
-    pairs = scored[["row_id", "page_id", "rank"]].join(known, on="row_id")
-    blank = pairs.loc[pairs["query"].isna() | (pairs["query"].str.strip() == ""), "row_id"]
-    if len(blank):
-        raise BadInput(f"row {blank.iloc[0]} has no query", where="rows.query", todo="drop it from the corpus")
-    pairs = pairs.sort_values(["page_id", "row_id"], kind="stable").reset_index(drop=True)
-    starts = np.flatnonzero((pairs["page_id"] != pairs["page_id"].shift()).to_numpy())
-    cuts = [*starts[::pages_per_shard].tolist(), len(pairs)]
-    text = "\n".join(pairs["page_id"] + "\t" + pairs["row_id"].astype(str) + "\t" + pairs["query"])
-    digest = hashlib.sha256(f"{pages_per_shard}\n{text}".encode()).hexdigest()
-    return QueuePlan(pairs, list(pairwise(cuts)) if len(pairs) else [], digest)
 
 
 def _replies(engine: RatingEngine, pages: list[Any], names: list[str], queries: list[list[str]]) -> list[list[str]]:
@@ -235,32 +174,77 @@ def rate(
     measures: dict[str, Any],
     *,
     workers: int = 1,
+    compare_pages: int = 0,
 ) -> None:
     """The whole pass: rate what is missing, in this process or in `workers` fresh ones, then merge.
 
     make_engine and make_page_of are called once a process (and must be picklable for workers > 1). Files do not
-    depend on `workers` as long as the engine's replies do not. Measures: pairs_per_second, prompts_per_second (of
-    this call's work).
+    depend on `workers` as long as the engine's replies do not. compare_pages: time page order against query order
+    on so many pages afterwards. measures["timing"]: pairs_per_second, prompts_per_second (of this call's work),
+    page_order. Raises what `rate_shards` raises, and VdrError where a process dies.
     """
     started = time.perf_counter()
-    if workers == 1:
-        needed = any(not _part(out, s).exists() for s in range(len(plan.shards)))
-        parts = [rate_shards(plan, make_engine(), make_page_of(), out)] if needed else []
+    missing = [s for s in range(len(plan.shards)) if not _part(out, s).exists()]
+    if not missing:
+        parts = []
+    elif workers == 1:
+        parts = [rate_shards(plan, make_engine(), make_page_of(), out)]
     else:
-        with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
-            jobs = [pool.submit(_work, plan, make_engine, make_page_of, out, w, workers) for w in range(workers)]
-            parts = [job.result() for job in jobs]
+        parts = _rate_in_processes(plan, make_engine, make_page_of, Path(out), workers, missing)
     wall = time.perf_counter() - started
     pairs = sum(part["pairs"] for part in parts)
     timing = measures.setdefault("timing", {})
-    timing["workers"] = workers
-    timing["pairs_rated_here"] = int(pairs)
-    timing["seconds_rating"] = wall
+    timing.update(workers=workers, pairs_rated_here=int(pairs), seconds_rating=wall)
     busy = max((part["seconds"] for part in parts), default=0.0)
     if pairs:
         timing["pairs_per_second"] = pairs / busy
         timing["prompts_per_second"] = sum(part["prompts"] for part in parts) / busy
+    if compare_pages and len(plan.pairs):
+        timing["page_order"] = compare_orders(plan, make_engine(), make_page_of(), compare_pages)
     merge_ratings(plan, out, measures)
+
+
+def _rate_in_processes(
+    plan: QueuePlan,
+    make_engine: Callable[[], RatingEngine],
+    make_page_of: Callable[[], Callable[[str], Any]],
+    out: Path,
+    workers: int,
+    missing: list[int],
+) -> list[dict[str, float]]:
+    """Rate with fresh processes; this one shows their progress together."""
+    claim_parts(out / PARTS, {"digest": plan.digest}, "queue")  # before anybody can write a part
+    files = [out / PARTS / f"progress-{worker}.json" for worker in range(workers)]
+    for file in files:
+        file.unlink(missing_ok=True)
+    total = sum(plan.shards[s][1] - plan.shards[s][0] for s in missing)
+    try:
+        with (
+            ProcessPoolExecutor(workers, mp_context=get_context("spawn"), initializer=_die_with_parent) as pool,
+            track(total, "rate", "pair") as bar,
+        ):
+            jobs = [
+                pool.submit(_work, plan, make_engine, make_page_of, out, w, workers, files[w]) for w in range(workers)
+            ]
+            waiting = set(jobs)
+            while waiting:
+                done, waiting = wait(waiting, timeout=0.5, return_when=FIRST_EXCEPTION)
+                said = [read_progress_file(file) or {} for file in files]
+                bar.set(int(sum(float(str(state.get("done", 0))) for state in said)))
+                for job in done:
+                    job.result()
+            return [job.result() for job in jobs]
+    except BrokenProcessPool as error:
+        raise VdrError(
+            "a rating process died", where=out, todo="look for a lack of memory, then run again: it resumes"
+        ) from error
+
+
+def _die_with_parent() -> None:
+    """A rating process must not go on writing after its parent was killed (Linux; elsewhere it ends with its shard
+    list)."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
 
 
 def _work(
@@ -270,7 +254,9 @@ def _work(
     out: Path,
     worker: int,
     workers: int,
+    progress: Path,
 ) -> dict[str, float]:
+    os.environ[PROGRESS_FILE] = str(progress)
     return rate_shards(plan, make_engine(), make_page_of(), out, worker=worker, workers=workers)
 
 
