@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from vdr import __version__
+from vdr.disk import FULL
 from vdr.errors import NoSpace, VdrError
 from vdr.progress import note
 
@@ -309,7 +310,7 @@ def main(arguments: list[str] | None = None) -> None:
     except OSError as error:
         if error.errno == errno.EPIPE:
             sys.exit(141)
-        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+        if error.errno not in FULL:
             raise
         full = NoSpace(f"the disk is full ({error.strerror})", where=error.filename, todo="free some space and repeat")
         note(f"vdr: {full}")

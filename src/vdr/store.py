@@ -10,24 +10,21 @@ Subdirectories called `partial` inside it are never published.
 
 from __future__ import annotations
 
-import contextlib
 import datetime as dt
-import errno
-import fcntl
-import functools
 import hashlib
 import json
 import os
 import re
 import shutil
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
 from vdr import provenance
-from vdr.errors import BadInput, Busy, DamagedArtefact, NoSpace
+from vdr.disk import disk_errors, exclusive, sha256_file, sync_directory, sync_file, write_synced
+from vdr.errors import BadInput, DamagedArtefact
 
 __all__ = ["Artefact", "Inputs", "Keyed", "Store", "canonical_json", "load_artefact", "sha256_file", "stable_manifest"]
 
@@ -40,7 +37,6 @@ TIMES = ("started", "finished", "seconds", "peak_memory_mb")
 VARYING = ("timing", "memory")
 
 Builder = Callable[[Path, dict[str, Any]], None]
-_FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 _verified: dict[tuple[str, int, int], str] = {}
 
 
@@ -87,12 +83,6 @@ def canonical_json(value: Any) -> str:
         return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
     except (TypeError, ValueError) as error:
         raise BadInput(f"not plain data: {error}", where="configuration of a stage") from error
-
-
-def sha256_file(path: Path) -> str:
-    """Hex SHA-256 of a file's bytes."""
-    with path.open("rb") as stream:
-        return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
 def stable_manifest(manifest: Mapping[str, Any]) -> dict[str, Any]:
@@ -168,19 +158,19 @@ class Store:
         key = self.key(stage, config, inputs, version)
         final = self.place(stage, key, label)
         work = final.parent / f".tmp-{key[:16]}"
-        with _disk_errors(final.parent):
+        with disk_errors(final.parent):
             final.parent.mkdir(parents=True, exist_ok=True)
-            with _lock(final.parent / f".lock-{key[:16]}", final):
+            with exclusive(final.parent / f".lock-{key[:16]}", final):
                 again = self.find(stage, config, inputs, version, label=label)
                 if again is not None:  # the other writer finished between our look and our lock
                     return again
                 self._prepare(work)
                 manifest = self._build(stage, config, inputs, build, work, key, version, label)
-                _write_synced(work / MANIFEST, json.dumps(manifest, indent=1, sort_keys=True, ensure_ascii=False) + "\n")
+                write_synced(work / MANIFEST, json.dumps(manifest, indent=1, sort_keys=True, ensure_ascii=False) + "\n")
                 for directory, _, _ in os.walk(work):
-                    _sync_directory(Path(directory))
+                    sync_directory(Path(directory))
                 os.rename(work, final)
-                _sync_directory(final.parent)
+                sync_directory(final.parent)
         return Artefact(stage, key, final, manifest)
 
     def _prepare(self, work: Path) -> None:
@@ -189,7 +179,7 @@ class Store:
         if work.exists() and (not marker.exists() or marker.read_text(encoding="utf-8") != code):
             shutil.rmtree(work)
         (work / PARTIAL).mkdir(parents=True, exist_ok=True)
-        _write_synced(marker, code)
+        write_synced(marker, code)
 
     def _build(
         self,
@@ -219,7 +209,7 @@ class Store:
                 shutil.rmtree(directory)
         files = {}
         for path in sorted(item for item in work.rglob("*") if item.is_file()):
-            _sync_file(path)
+            sync_file(path)
             files[path.relative_to(work).as_posix()] = {"sha256": sha256_file(path), "bytes": path.stat().st_size}
         if not files:
             raise BadInput("the stage wrote nothing", where=f"{stage} {label}".strip(), todo="this is a defect of the stage")
@@ -318,64 +308,3 @@ def _plain(name: str) -> str:
     if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._+-]*", name):
         raise BadInput(f"{name!r} is no name for a directory", todo="use letters, digits, '.', '_', '+' and '-'")
     return name
-
-
-@contextlib.contextmanager
-def _lock(path: Path, final: Path) -> Iterator[None]:
-    """An advisory lock that the kernel drops when its holder dies, however it dies."""
-    with path.open("a+", encoding="utf-8") as stream:
-        try:
-            fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            stream.seek(0)
-            holder = stream.read().strip() or "unknown"
-            raise Busy(
-                f"process {holder} is building this artefact", where=final, todo="wait until it has finished, then repeat"
-            ) from error
-        stream.seek(0)
-        stream.truncate()
-        stream.write(str(os.getpid()))
-        stream.flush()
-        yield
-        # The file stays: removing it would let two later writers lock two different files of one name.
-
-
-@contextlib.contextmanager
-def _disk_errors(place: Path) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        if error.errno in _FULL:
-            raise NoSpace(
-                f"the disk is full ({error.strerror})",
-                where=place,
-                todo="free some space and repeat: finished artefacts are whole, the broken one is resumed",
-            ) from error
-        raise
-
-
-def _write_synced(path: Path, text: str) -> None:
-    with path.open("w", encoding="utf-8") as stream:
-        stream.write(text)
-        stream.flush()
-        os.fsync(stream.fileno())
-
-
-def _sync_file(path: Path) -> None:
-    with path.open("rb") as stream:
-        os.fsync(stream.fileno())
-
-
-@functools.lru_cache(maxsize=1)
-def _can_sync_directories() -> bool:
-    return hasattr(os, "O_DIRECTORY")
-
-
-def _sync_directory(path: Path) -> None:
-    if not _can_sync_directories():
-        return
-    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
