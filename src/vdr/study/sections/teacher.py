@@ -19,10 +19,11 @@ class TeacherPretrainingSettings(Section):
     batch_pages: int = Field(24, ge=2, description="pages a step, over all processes")
     queries_a_page: int = Field(8, ge=1)
     learning_rate: float = Field(1e-3, gt=0)
+    full_learning_rate: float = Field(8e-4, gt=0, description="peak rate of the steps with the full prompts")
     presence_weight: float = Field(1.0, ge=0, description="weight of the auxiliary presence loss")
     hard_share: float = Field(0.7, ge=0, le=1, description="share of hard negatives at the end of the curriculum")
     short_steps: int = Field(800, ge=1, description="steps that ask for the rating straight after the query")
-    full_steps: int = Field(260, ge=1, description="steps with the full prompts")
+    full_steps: int = Field(400, ge=1, description="steps with the full prompts")
 
 
 class TeacherSettings(Section):

@@ -10,13 +10,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
+from scipy.stats import mannwhitneyu
 
 from vdr.corpus import vocabulary as words
 from vdr.corpus import world
 from vdr.corpus.world import PageRecord, QueryRecord
 from vdr.models.pretraining.pages import IN_DOMAIN
 
-__all__ = ["Lesson", "describe", "draw_lesson", "draw_lesson_page", "rating_of"]
+__all__ = ["Lesson", "auc", "describe", "draw_lesson", "draw_lesson_page", "rating_of"]
 
 
 @dataclass(frozen=True)
@@ -94,6 +95,12 @@ def _presence(query: QueryRecord, page: PageRecord) -> dict[str, bool]:
         for value in values:
             found[value.lower()] = value in page.slots.get(slot, ())
     return found
+
+
+def auc(truth: np.ndarray, score: np.ndarray) -> float:
+    """Area under the ROC curve, ties counting a half: Mann–Whitney's U over the number of pairs."""
+    yes, no = score[truth], score[~truth]
+    return float(mannwhitneyu(yes, no).statistic / (len(yes) * len(no)))
 
 
 def describe(query: QueryRecord, page: PageRecord) -> str:

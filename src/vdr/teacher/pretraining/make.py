@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 import pandas as pd
 from PIL import Image
-from sklearn.metrics import roc_auc_score
 
 from vdr.corpus import layouts
 from vdr.models.pretraining.parallel import launch
@@ -17,7 +16,7 @@ from vdr.models.prompts import DESCRIBE_PROMPT
 from vdr.study.sections.teacher import TeacherPretrainingSettings, TeacherSettings
 from vdr.teacher.engines import TransformersTeacher
 from vdr.teacher.parsing import parse_rating
-from vdr.teacher.pretraining.lessons import describe, draw_lesson, draw_lesson_page
+from vdr.teacher.pretraining.lessons import auc, describe, draw_lesson, draw_lesson_page
 from vdr.teacher.pretraining.school import school_worker
 
 __all__ = ["make_teacher", "teacher_report"]
@@ -63,7 +62,7 @@ def teacher_report(checkpoint: Path, seed: int, out: Path, pages: int = 150) -> 
     said = r >= 0.5
     report = {
         "pages": pages, "pairs": len(t), "parsed_share": parsed / len(t), "true_share": float(t.mean()),
-        "auc": float(roc_auc_score(t[known], r[known])), "yesno_auc": float(roc_auc_score(t, p)),
+        "auc": auc(t[known], r[known]), "yesno_auc": auc(t, p),
         "accuracy": float((said == t)[known].mean()), "recall": float(said[known & t].mean()), "specificity": float((~said[known & ~t]).mean()),
         "specificity_on_topic": float((~said[known & np.asarray(hard)]).mean()), "precision_of_protection": float(t[known & said].mean()),
         "miss_rate": float(t[known & ~said].mean()), "share_at_0": float((r[known] == 0).mean()), "share_at_100": float((r[known] == 1).mean()),

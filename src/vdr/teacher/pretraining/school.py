@@ -29,11 +29,12 @@ from vdr.models.processing import Processor
 from vdr.models.prompts import DESCRIBE_PROMPT, RATE_PROMPT, YES_NO_PROMPT, chat
 from vdr.models.vision import vision_features
 from vdr.study.sections.teacher import TeacherPretrainingSettings
-from vdr.teacher.pretraining.lessons import Lesson, describe, draw_lesson, draw_lesson_page
+from vdr.teacher.pretraining.lessons import Lesson, auc, describe, draw_lesson, draw_lesson_page
 
 __all__ = ["Classroom", "grow_teacher", "school_worker"]
 
 RATE, YES_NO, DESCRIBE, SHORT = "rate", "yes_no", "describe", "short"
+SHORT_PART = "short.pt"
 
 
 def grow_teacher(backbone: Path, layers: int) -> Qwen2_5_VLForConditionalGeneration:
@@ -147,12 +148,25 @@ def school_worker(rank: int, processes: int, settings: TeacherPretrainingSetting
     log: list[dict] = []
     started, n = time.perf_counter(), settings.batch_pages // processes
     steps = settings.short_steps + settings.full_steps
-    for step in range(steps):
+    first = 0
+    if (out / SHORT_PART).is_file():  # a run that was stopped in the last part goes on from the end of the first
+        saved = torch.load(out / SHORT_PART, weights_only=True)
+        model.load_state_dict(saved["model"])
+        presence_head.load_state_dict(saved["presence"])
+        first = settings.short_steps
+    for step in range(first, steps):
         short = step < settings.short_steps
-        factor = cosine_schedule(step, steps, 50)
+        if step == settings.short_steps:
+            optimiser = torch.optim.AdamW(parameters, lr=settings.learning_rate, betas=(0.9, 0.98), weight_decay=0.01)
+            if rank == 0:
+                out.mkdir(parents=True, exist_ok=True)
+                torch.save({"model": model.state_dict(), "presence": presence_head.state_dict()}, out / SHORT_PART)
+        # Each part has a schedule of its own: the full prompts are new to the model.
+        part = (step, settings.short_steps) if short else (step - settings.short_steps, settings.full_steps)
+        peak = settings.learning_rate if short else settings.full_learning_rate
         for group in optimiser.param_groups:
-            group["lr"] = settings.learning_rate * factor
-        task = SHORT if short else (RATE, RATE, YES_NO, DESCRIBE)[step % 4]
+            group["lr"] = peak * cosine_schedule(*part, 20)
+        task = SHORT if short else (RATE, RATE, YES_NO, RATE, DESCRIBE)[step % 5]
         hard = settings.hard_share * min(1.0, step / (0.5 * settings.short_steps))
         index = rng.integers(len(records), size=n)
         lessons = [[draw_lesson(rng, records[i], records, hard) for _ in range(settings.queries_a_page)] for i in index]
@@ -165,10 +179,10 @@ def school_worker(rank: int, processes: int, settings: TeacherPretrainingSetting
         average_gradients(parameters)
         nn.utils.clip_grad_norm_(parameters, 1.0)
         optimiser.step()
-        if rank == 0 and (step % 100 == 99 or step in (0, settings.short_steps)):
+        if rank == 0 and (step % 50 == 49 or step in (0, settings.short_steps)):
             log.append({"step": step + 1, "task": task, **parts, **held.score(tower, SHORT if short else RATE)})
             line = " ".join(f"{k} {v:.3f}" if isinstance(v, float) else f"{k} {v}" for k, v in log[-1].items())
-            print(f"teacher {line} {(time.perf_counter() - started) / (step + 1):.2f} s/step", flush=True)
+            print(f"teacher {line} {(time.perf_counter() - started) / (step + 1 - first):.2f} s/step", flush=True)
             if not short:
                 save_checkpoint(copy.deepcopy(model), processor.tokenizer, out / "checkpoint")
     if rank == 0:
@@ -247,8 +261,6 @@ class Examination:
     @torch.no_grad()
     def score(self, tower: LeanTower, task: str) -> dict[str, float]:
         """AUC of relevant (grade ≥ 2) against not, on easy and on hard pairs, and accuracy of the cut at 50."""
-        from sklearn.metrics import roc_auc_score
-
         replies = [["0" for _ in row] for row in self.lessons]
         rows = self.room.rows(task, self.features, _texts(self.lessons), replies)
         hidden = tower(rows["x"], rows["positions"], rows["groups"])
@@ -260,6 +272,6 @@ class Examination:
         truth = np.array([[lesson.grade >= 2 for lesson in row] for row in self.lessons])
         out = {}
         for name, part in (("easy", slice(0, 4)), ("hard", slice(4, 8))):
-            out[f"auc_{name}"] = float(roc_auc_score(truth[:, part].ravel(), expected[:, part].ravel()))
+            out[f"auc_{name}"] = auc(truth[:, part].ravel(), expected[:, part].ravel())
         out["accuracy"] = float(((expected >= 50) == truth).mean())
         return out
