@@ -36,6 +36,8 @@ needs_kernel = pytest.mark.skipif(HERE == "cpu" and not INTERPRETED, reason="no 
 @pytest.mark.parametrize(("b", "c", "lq", "lp", "d"), [(2, 3, 5, 7, 8), (1, 1, 1, 1, 33), (2, 2, 20, 70, 64)])
 @pytest.mark.parametrize("paired", [False, True])
 def test_best_products_and_winners_equal_the_torch_path(dtype, b, c, lq, lp, d, paired):
+    if dtype == torch.bfloat16 and HERE == "cpu":
+        pytest.skip("Triton's interpreter multiplies the raw bits of bf16")
     generator = torch.Generator().manual_seed(b + lq + d)
     q = torch.randn(b, lq, d, generator=generator).to(HERE, dtype)
     p = torch.randn(*((b, c) if paired else (c,)), lp, d, generator=generator).to(HERE, dtype)

@@ -6,6 +6,7 @@ printed or, where its table is known only through its prose, derived from the di
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,6 +19,7 @@ from vdr.compression.record import EvRecord
 from vdr.compression.reference import evie
 from vdr.compression.variants import Variant, suite_scores
 from vdr.errors import BadInput, did_you_mean
+from vdr.study.settings import repository_root
 
 __all__ = ["TABLES", "EvTable", "make_table", "write_table"]
 
@@ -224,8 +226,22 @@ def table12(record: EvRecord) -> EvTable:
              f"batches of {record.settings.batch}. Medians; each query's time is the best of three.",
              f"HAC against raw at the same width: search {raw['search_ms'] / hac['search_ms']:.1f}× faster, memory "
              f"{raw['memory_mib'] / hac['memory_mib']:.1f}× smaller (paper: {paper['search_ratio']}× and {paper['index_memory_ratio']}×, "
-             f"{paper['pages']} pages of 1024 tokens on {paper['device']})."]
+             f"{paper['pages']} pages of 1024 tokens on {paper['device']}).", *_at_paper_size()]
     return EvTable("ev-table12", "EV Table 12: serving latency and throughput", pd.DataFrame(rows), notes)
+
+
+def _at_paper_size() -> list[str]:
+    """What the kernel benchmark measured on drawn vectors at the paper's size, if it was run in this checkout."""
+    place = repository_root() / "benchmarks" / "results" / "kernels.json"
+    if not place.is_file():
+        return []
+    found = {row["work"]: row for row in json.loads(place.read_text(encoding="utf-8"))}
+    if not {"hac_search", "hac_cascade"} <= found.keys():
+        return []
+    search, both = found["hac_search"], found["hac_cascade"]
+    return [f"Drawn vectors at the paper's size (benchmarks/results/kernels.json: 1,000 pages, 1024 tokens, d=64, K=32, fp16, "
+            f"{search['hardware']['processor']}): raw {search['peer_ms']:.2f} ms, HAC {search['ours_ms']:.2f} ms "
+            f"({search['ratio']:.1f}× faster), cascade {both['ours_ms']:.2f} ms, {search['memory_ratio']:.0f}× less memory."]
 
 
 def table18(record: EvRecord) -> EvTable:

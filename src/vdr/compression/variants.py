@@ -21,6 +21,7 @@ from vdr.evaluation.metrics import score_task
 from vdr.evaluation.search import search
 from vdr.evaluation.vectors import VectorSet, read_vectors
 from vdr.progress import track
+from vdr.study.catalogue import load_suites
 from vdr.study.sections.compression import CompressionSettings
 
 __all__ = ["Variant", "score_variants", "suite_scores", "variants_of"]
@@ -98,6 +99,8 @@ def score_variants(vectors: Path, datasets: Iterable[Any], variants: Sequence[Va
 def suite_scores(scores: pd.DataFrame, metric: str = "ndcg@10") -> pd.DataFrame:
     """Variants × suites: unweighted means over data sets, and ``avg`` over the suites (EV's Avg4 where there are four)."""
     table = scores.pivot_table(index="variant", columns="suite", values=metric, aggfunc="mean", sort=False)
+    known = list(load_suites())  # the tables' order of columns
+    table = table[sorted(table.columns, key=lambda name: (known.index(name) if name in known else len(known), name))]
     table["avg"] = table.mean(axis=1)
     return table
 

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -81,22 +80,14 @@ def _top(hits: Any, depth: int, query: str, where: str) -> list[str]:
         total = sum(hits.values())  # one NaN anywhere makes the sum NaN, and so does +inf with -inf
         if total != total:
             raise BadInput(f"query {query!r} has a score that is NaN", where=where)
-        # Two stable sorts: ids ascending, then scores descending.
-        ranked = sorted(hits.items(), key=_page)
-        ranked.sort(key=_score, reverse=True)
-        return [page for page, _ in ranked[:depth]]
-    pages = [page for page, _ in islice(hits, depth)]
-    if len(set(pages)) != len(pages):
+        items = hits.items()
+        if len(hits) > depth:  # only what reaches the depth-th best score, ties included, is sorted by name
+            lowest = sorted(hits.values(), reverse=True)[depth - 1]
+            items = [item for item in items if item[1] >= lowest]
+        return [page for _, page in sorted([(-score, page) for page, score in items])[:depth]]
+    if len({page for page, _ in hits}) != len(hits):
         raise BadInput(f"query {query!r} ranks a page twice", where=where)
-    return pages
-
-
-def _page(item: tuple[str, float]) -> str:
-    return item[0]
-
-
-def _score(item: tuple[str, float]) -> float:
-    return item[1]
+    return [page for page, _ in hits[:depth]]
 
 
 def _metrics(grades: np.ndarray, ideal: np.ndarray, relevant: np.ndarray, cutoffs: Sequence[int]) -> dict[str, np.ndarray]:
