@@ -20,8 +20,11 @@ def prepare(settings: HardwareSettings) -> None:
     """
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # must be set before CUDA starts (WT App. F)
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+    os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
     import torch
+    from transformers.utils import logging
 
+    logging.disable_progress_bar()  # loading weights is told by the stage's own line
     torch.set_num_threads(settings.threads)
     torch.use_deterministic_algorithms(True)
     # Only slower: nothing here reads memory before writing it.

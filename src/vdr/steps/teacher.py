@@ -41,7 +41,11 @@ class TeacherSteps(StepsBase):
     def ratings(self) -> Step:
         """The teacher's rating of every scored pair, asked in page order (WT App. B, J)."""
         profile = self.profile
-        config = {"teacher": self._teacher(), "settings": plain(profile.teacher, "pretraining", "attention_layers", "description_tokens")}
+        config = {
+            "teacher": self._teacher(),
+            "settings": plain(profile.teacher, "pretraining", "attention_layers", "description_tokens"),
+            "pages_per_shard": profile.supervision.queue.pages_per_shard,  # the engine's batches
+        }
 
         def build(out: Path, measures: dict[str, Any], made: Made) -> None:
             from vdr.mining import read_scored_pool
@@ -51,7 +55,8 @@ class TeacherSteps(StepsBase):
             queue = profile.supervision.queue
             plan = plan_queue(read_scored_pool(made["scored"].path), train_rows(made["corpus"].path), queue.pages_per_shard)
             engine = RatingEngineOf(self._teacher_dir(), profile.teacher, profile.hardware)
-            rate(plan, engine, PagesOf(made["corpus"].path), out, measures, workers=queue.workers)
+            pages = PagesOf(made["corpus"].path)
+            rate(plan, engine, pages, out, measures, workers=queue.workers, compare_pages=queue.compare_pages)
 
         return Step("ratings", "", config, {"corpus": self.corpus(), "scored": self.scored()}, build)
 
