@@ -227,3 +227,10 @@ def test_released_judgements_with_a_bad_row_are_refused(tmp_path):
         )  # fmt: skip
     assert pd.read_csv(tmp_path / "out" / "problems.csv")["field"].tolist() == ["grade"]
     assert sorted(file.name for file in (tmp_path / "out").iterdir()) == ["problems.csv"]
+
+
+def test_figures_show_themselves_in_a_notebook(audit):
+    from vdr.audit.figures import kappa_figure
+
+    figure = kappa_figure(json.loads((audit / "analysis.json").read_text()))
+    assert figure._repr_png_()[:8] == b"\x89PNG\r\n\x1a\n"
