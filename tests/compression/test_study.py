@@ -220,6 +220,28 @@ def test_every_figure_draws(record, name):
     plt.close(sweep_figure(record))
 
 
+def test_claims_are_decided_by_the_record(record):
+    from vdr.compression.claims import check_claims
+
+    found = {v.name: v for v in check_claims(record)}
+    assert found["ev-payload-128"].verdict == "holds"
+    own = suite_scores(record.scores())
+    gain = own.loc["hac-d8-k3", "v3"] - own.loc["ward-d8-k3", "v3"]
+    assert found["ev-position-helps"].value == pytest.approx(gain)
+    assert found["ev-position-helps"].verdict == ("holds" if gain > 0 else "fails")
+    assert {v.verdict for v in found.values()} <= {"holds", "fails"}
+    (record.root.with_name("bare")).mkdir()
+    import json
+
+    meta = {**record.meta, "files": {name: h for name, h in record.meta["files"].items() if name.startswith("scores-student")},
+            "encoders": {"student": record.meta["encoders"]["student"]}}
+    (record.root.with_name("bare") / "record.json").write_text(json.dumps(meta))
+    (record.root.with_name("bare") / "scores-student.csv").write_bytes((record.root / "scores-student.csv").read_bytes())
+    bare = {v.name: v.verdict for v in check_claims(open_record(record.root.with_name("bare")))}
+    assert {name for name, verdict in bare.items() if verdict == "not run"} == {
+        "ev-search-faster", "ev-memory-smaller", "ev-position-helps-elsewhere", "ev-more-kept-than-lost"}
+
+
 def test_records_are_checked(record):
     import shutil
 

@@ -30,6 +30,24 @@ def reproduce(
 
 
 @app.command()
+def claims(
+    profile: ProfileOption = "mini",
+    settings: SetOption = None,
+    recorded: Annotated[bool, typer.Option("--recorded", help="check the recorded run")] = False,
+) -> None:
+    """Check EV's claims about compression on this profile's record: holds, fails, or not run."""
+    from vdr.compression.claims import check_claims
+    from vdr.compression.record import open_record
+    from vdr.compression.reproduce import record_place, recorded_place
+    from vdr.study.settings import load_profile
+
+    chosen = load_profile(profile, settings or [])
+    for verdict in check_claims(open_record(recorded_place(chosen) if recorded else record_place(chosen))):
+        value = "" if verdict.value is None else f"{verdict.value:.2f}"
+        typer.echo(f"{verdict.verdict:8} {value:>8} (paper {verdict.paper_value:g})  {verdict.text} [{verdict.source}, {verdict.table}]")
+
+
+@app.command()
 def record(profile: ProfileOption = "mini", settings: SetOption = None) -> None:
     """Copy this profile's compression record to where it is kept with the code (outputs/recorded/PROFILE/ev)."""
     from vdr.compression.reproduce import keep
