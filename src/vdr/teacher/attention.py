@@ -32,9 +32,9 @@ TOLERANCE = 1e-3
 class AttentionTeacher:
     """A Qwen2.5-VL whose attention weights are read."""
 
-    def __init__(self, folder: Path, settings: TeacherSettings, *, device: str = "cpu", max_visual_tokens: int | None = None):
+    def __init__(self, folder: Path, settings: TeacherSettings, *, device: str = "cpu"):
         self.model = load_teacher(folder, device, attention="eager")
-        self.processor = Processor.from_pretrained(folder, max_visual_tokens=max_visual_tokens)
+        self.processor = Processor.from_pretrained(folder, max_visual_tokens=settings.max_visual_tokens)
         layers = self.model.config.get_text_config().num_hidden_layers
         self.layers = settings.attention_layers or tuple(range(layers))
         if max(self.layers) >= layers:

@@ -48,11 +48,11 @@ class _Prefix:
 class TransformersTeacher:
     """Qwen2.5-VL as a judge of pages, in this process."""
 
-    def __init__(self, folder: Path, settings: TeacherSettings, *, device: str = "cpu", max_visual_tokens: int | None = None):
+    def __init__(self, folder: Path, settings: TeacherSettings, *, device: str = "cpu"):
         self.settings = settings
         self.device = device
         self.model = load_teacher(folder, device)
-        self.processor = Processor.from_pretrained(folder, max_visual_tokens=max_visual_tokens)
+        self.processor = Processor.from_pretrained(folder, max_visual_tokens=settings.max_visual_tokens)
         self.tokenizer = self.processor.tokenizer
         self.end = self.tokenizer.convert_tokens_to_ids("<|im_end|>")
 
@@ -159,11 +159,10 @@ class RatingEngineOf:
     folder: Path
     settings: TeacherSettings
     hardware: HardwareSettings
-    max_visual_tokens: int | None = None
 
     def __call__(self) -> TransformersTeacher:
         torch.set_num_threads(self.hardware.threads)
-        return TransformersTeacher(self.folder, self.settings, device=self.hardware.device, max_visual_tokens=self.max_visual_tokens)
+        return TransformersTeacher(self.folder, self.settings, device=self.hardware.device)
 
 
 @dataclass(frozen=True)

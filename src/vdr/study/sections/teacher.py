@@ -33,4 +33,5 @@ class TeacherSettings(Section):
     description_tokens: int = Field(24, ge=4, description="length of a description at most")
     batch_pairs: int = Field(256, ge=1, description="(page, query) pairs a forward pass")
     attention_layers: tuple[int, ...] = Field((), description="layers whose attention is read; none given = all")
+    max_visual_tokens: int | None = Field(None, ge=4, description="cap of merged tokens a page (WT App. B: about 768); none = the checkpoint's own")
     pretraining: TeacherPretrainingSettings = Field(default_factory=TeacherPretrainingSettings)
