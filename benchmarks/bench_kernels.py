@@ -248,8 +248,7 @@ def hac_search() -> list[dict[str, Any]]:
 
     def cascade() -> None:
         maxsim_search(q, [0, LQ], hac, at_hac)
-        block = torch.cat([raw[1024 * i : 1024 * (i + 1)] for i in pick])
-        maxsim_search(q, [0, LQ], block, np.arange(101) * 1024)
+        maxsim_search(q, [0, LQ], raw, at_raw, pages=pick)
 
     times = interleaved({**calls, "cascade": cascade}, 15)
     memory = (raw.numel() + 0.0) / hac.numel()

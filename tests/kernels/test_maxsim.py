@@ -163,6 +163,15 @@ def test_every_block_of_lanes_and_rows(path, lq, lp):
     np.testing.assert_allclose(maxsim_search(q, qo, p, po), reference.maxsim_search(q, qo, p, po), rtol=1e-5, atol=1e-4)
 
 
+def test_some_pages_alone_in_the_order_given(path):
+    q, p, po = draw(0, 5, 16), draw(1, 40, 16), [0, 9, 9, 30, 40]
+    whole = maxsim_search(q, [0, 2, 5], p, po)
+    assert torch.equal(maxsim_search(q, [0, 2, 5], p, po, pages=[3, 0, 1, 3]), whole[:, [3, 0, 1, 3]])
+    assert maxsim_search(q, [0, 2, 5], p, po, pages=[]).shape == (2, 0)
+    with pytest.raises(BadInput, match="page numbers"):
+        maxsim_search(q, [0, 2, 5], p, po, pages=[4])
+
+
 def test_several_widths_in_one_pass_equal_slicing_and_renormalising(path):
     q, p = draw(0, 50, 32), draw(1, 90, 32)
     p[3] = 0.0

@@ -93,13 +93,6 @@ class PageIndex:
             found[name] = [Hit(self.ids[columns[j]], float(row[j])) for j in order]
         return found
 
-    def rows(self, pages: np.ndarray) -> tuple[torch.Tensor, np.ndarray]:
-        """Vectors and offsets of some pages (by number), copied into one block in the order given."""
-        lengths = self.offsets[pages + 1] - self.offsets[pages]
-        parts = [self.vectors[self.offsets[p] : self.offsets[p + 1]] for p in pages]
-        block = torch.cat(parts) if parts else self.vectors[:0]
-        return block, np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
-
 
 def build_index(pages: VectorSet, out: Path, *, storage: Storage = "float16", made_from: Mapping[str, Any] | None = None
                 ) -> PageIndex:
@@ -204,9 +197,8 @@ def cascade(coarse: PageIndex, fine: PageIndex, queries_coarse: VectorSet, queri
     for i, name in enumerate(queries_coarse.ids):
         order, _ = rank_scores(scores[i][columns], first)
         pages = np.sort(order)  # numbers in ascending page id: the tie rule of the second stage
-        block, offsets = fine.rows(columns[pages])
-        row = maxsim_search(torch.from_numpy(queries_fine.item(i).astype(np.float32)),
-                            [0, len(queries_fine.item(i))], block, offsets)[0].numpy()
+        query = torch.from_numpy(queries_fine.item(i).astype(np.float32))
+        row = maxsim_search(query, [0, len(query)], fine.vectors, fine.offsets, pages=columns[pages])[0].numpy()
         best, _ = rank_scores(row, depth)
         found[name] = [Hit(fine.ids[columns[pages[j]]], float(row[j])) for j in best]
     return found

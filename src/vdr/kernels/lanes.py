@@ -46,15 +46,20 @@ def pages_of(p: torch.Tensor) -> torch.Tensor:
 
 def score(lanes: Lanes, qo: np.ndarray, p: torch.Tensor, po: np.ndarray, first: int, last: int, scores: np.ndarray, *,
           weight: torch.Tensor | None = None, mask: torch.Tensor | None = None, widths: list[int] | None = None,
-          inverse: np.ndarray | None = None, mean: bool = False, at: torch.Tensor | None = None) -> None:
-    """Fill ``scores [W, nq, last - first]`` (a view with unit last stride) and ``at [T, last - first]``."""
+          inverse: np.ndarray | None = None, mean: bool = False, at: torch.Tensor | None = None,
+          ends: np.ndarray | None = None) -> None:
+    """Fill ``scores [W, nq, last - first]`` (a view with unit last stride) and ``at [T, last - first]``.
+
+    Page j is rows ``po[j]:po[j + 1]``, or ``po[j]:ends[j]``.
+    """
     library = native.library()
     assert library is not None
     ladder = np.asarray([p.shape[-1]] if widths is None else widths, dtype=np.int32)
     long = ctypes.c_int64
     failed = library.vdr_maxsim(
         lanes.table, long(len(lanes.q)), pointer(weight), pointer(qo), long(len(qo) - 1),
-        pointer(p), KINDS[p.dtype], long(p.shape[-1]), pointer(po), long(first), long(last), pointer(mask),
+        pointer(p), KINDS[p.dtype], long(p.shape[-1]), pointer(po), pointer(po[1:] if ends is None else ends),
+        long(first), long(last), pointer(mask),
         len(ladder), pointer(ladder), int(widths is not None), pointer(inverse), int(mean),
         pointer(scores), long(scores.strides[0] // 4), long(scores.strides[1] // 4),
         pointer(at), long(0 if at is None else at.stride(0)))
@@ -74,16 +79,19 @@ def parts(po: np.ndarray, work_per_row: int) -> list[tuple[int, int]]:
     return list(itertools.pairwise(edges))
 
 
-def search(q: torch.Tensor, qo: np.ndarray, p: torch.Tensor, po: np.ndarray, widths: list[int] | None) -> np.ndarray:
-    """Ragged search → [W, queries, pages]; W = 1 without widths."""
+def search(q: torch.Tensor, qo: np.ndarray, p: torch.Tensor, po: np.ndarray, widths: list[int] | None,
+           chosen: np.ndarray | None = None) -> np.ndarray:
+    """Ragged search → [W, queries, pages]; W = 1 without widths; ``chosen`` pages alone if given, none of them copied."""
     lanes, pages = Lanes(q), pages_of(p)
     inverse = None
     if widths is not None:
         norms = lanes.q.square().cumsum(1)[:, [w - 1 for w in widths]].sqrt()
         inverse = torch.where(norms == 0, 0.0, 1.0 / norms).T.contiguous().numpy()
-    out = np.empty((1 if widths is None else len(widths), len(qo) - 1, len(po) - 1), dtype=np.float32)
-    native.run(lambda part: score(lanes, qo, pages, po, *part, out[:, :, part[0]:], widths=widths, inverse=inverse),
-               parts(po, len(q) * q.shape[1]))
+    starts, ends = (po[:-1], po[1:]) if chosen is None else (po[chosen], po[chosen + 1])
+    reach = po if chosen is None else np.concatenate([[0], np.cumsum(ends - starts)])
+    out = np.empty((1 if widths is None else len(widths), len(qo) - 1, len(starts)), dtype=np.float32)
+    native.run(lambda part: score(lanes, qo, pages, starts, *part, out[:, :, part[0]:], widths=widths, inverse=inverse, ends=ends),
+               parts(reach, len(q) * q.shape[1]))
     out[:, np.diff(qo) == 0] = 0.0
     return out
 

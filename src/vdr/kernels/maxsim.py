@@ -160,17 +160,22 @@ class _MaxSim(torch.autograd.Function):
                 None, None, None, None)
 
 
-def maxsim_search(query_vectors: Any, query_offsets: Any, page_vectors: Any, page_offsets: Any) -> Any:
+def maxsim_search(query_vectors: Any, query_offsets: Any, page_vectors: Any, page_offsets: Any, *,
+                  pages: Any = None) -> Any:
     """Exact MaxSim of every query against every page, both ragged → fp32 ``[queries, pages]``; sums, no gradient.
 
     ``query_vectors [sum Lq, D]`` and ``page_vectors [sum Lp, D]`` hold the vectors back to back, item ``i`` being rows
     ``offsets[i]:offsets[i+1]`` (int64, length n + 1). fp16, bf16 (torch) and fp32 storage are accepted and widened to
     fp32 in registers. The result is a tensor if ``query_vectors`` is one, otherwise an array. An item without vectors
-    follows the module's rule: empty page -inf, empty query 0; a NaN product makes its score NaN. Raises
-    :class:`~vdr.errors.BadInput` when offsets or widths do not fit.
+    follows the module's rule: empty page -inf, empty query 0; a NaN product makes its score NaN. ``pages`` (page numbers)
+    scores those pages alone, in the order given, where they lie. Raises :class:`~vdr.errors.BadInput` when offsets, widths
+    or page numbers do not fit.
     """
     q, qo, p, po = _ragged(query_vectors, query_offsets, page_vectors, page_offsets)
-    scores = _search(q, qo, p, po, None)[0]
+    chosen = None if pages is None else np.asarray(pages, dtype=np.int64)
+    if chosen is not None and (chosen.ndim != 1 or (len(chosen) and not 0 <= chosen.min() <= chosen.max() < len(po) - 1)):
+        raise BadInput(f"maxsim_search: page numbers must lie in 0..{len(po) - 2}")
+    scores = _search(q, qo, p, po, None, chosen)[0]
     return torch.from_numpy(scores) if isinstance(query_vectors, torch.Tensor) else scores
 
 
@@ -205,9 +210,13 @@ def _offsets(offsets: Any, total: int, name: str) -> np.ndarray:
     return np.ascontiguousarray(array, dtype=np.int64)
 
 
-def _search(q: torch.Tensor, qo: np.ndarray, p: torch.Tensor, po: np.ndarray, widths: list[int] | None) -> np.ndarray:
+def _search(q: torch.Tensor, qo: np.ndarray, p: torch.Tensor, po: np.ndarray, widths: list[int] | None,
+            chosen: np.ndarray | None = None) -> np.ndarray:
     if native.library() is not None and q.device.type == p.device.type == "cpu" and q.shape[1]:
-        return lanes.search(q, qo, p, po, widths)
+        return lanes.search(q, qo, p, po, widths, chosen)
+    if chosen is not None:
+        rows = [p[po[j]:po[j + 1]] for j in chosen]
+        p, po = torch.cat(rows) if rows else p[:0], np.concatenate([[0], np.cumsum(po[chosen + 1] - po[chosen])])
     if widths is None:
         return _search_blas(q, qo, p, po)[None]
     return np.stack([_search_blas(unit_rows(q[:, :w].float()), qo, unit_rows(p[:, :w].float()), po) for w in widths])

@@ -116,13 +116,13 @@ static inline int halves(int64_t left) { return left >= BLOCK ? 6 : (int)((left 
 
 /* queries: blocks of BLOCK lanes, the last rounded up to half vectors; qt[b] holds D*lanes floats, transposed.
  * weight[t] is 1 for query vectors that count, 0 otherwise; query i owns lanes qo[i]..qo[i+1].
- * pages: rows po[j]..po[j+1] of `pages` (kind F32|BF16|F16, width `stride` elements), those with mask 0 left out.
+ * pages: rows po[j]..pe[j] of `pages` (kind F32|BF16|F16, width `stride` elements), those with mask 0 left out.
  * widths: nw nested widths, the last <= stride; with `unit` rows and queries are divided by the norm of each prefix
  *         (1/norm of query vectors in qinv [nw][T]; zero rows stay zero).
  * scores[w][i][j - first] at w*sw + i*si + (j - first); at[t][j - first], the winning row within the page, if not NULL.
  * mean: divide by the sum of weights. Returns 0, or 1 when memory is short. */
 int vdr_maxsim(const float *const *qt, int64_t T, const float *weight, const int64_t *qo, int64_t nq, const void *pages,
-               int kind, int64_t stride, const int64_t *po, int64_t first, int64_t last, const uint8_t *mask, int nw,
+               int kind, int64_t stride, const int64_t *po, const int64_t *pe, int64_t first, int64_t last, const uint8_t *mask, int nw,
                const int32_t *width, int unit, const float *qinv, int mean, float *scores, int64_t sw, int64_t si,
                int32_t *at, int64_t sa) {
     const int64_t blocks = (T + BLOCK - 1) / BLOCK, lanes = blocks * BLOCK;
@@ -140,9 +140,9 @@ int vdr_maxsim(const float *const *qt, int64_t T, const float *weight, const int
         memset(bad, 0, (size_t)nw * lanes * 4);
         memset(win, 0, lanes * 4);
         int64_t r = po[j];
-        while (r < po[j + 1]) {
+        while (r < pe[j]) {
             int n = 0;
-            for (; r < po[j + 1] && n < strip; r++) {
+            for (; r < pe[j] && n < strip; r++) {
                 if (mask && !mask[r]) continue;
                 const char *source = (const char *)pages + (size_t)r * stride * size;
                 id[n] = (int32_t)(r - po[j]);
