@@ -13,7 +13,7 @@ import time
 from collections.abc import Iterable, Iterator, Sized
 from pathlib import Path
 from types import TracebackType
-from typing import IO, Generic, TypeVar
+from typing import IO, Any, Generic, TypeVar, overload
 
 __all__ = ["PROGRESS_FILE", "Progress", "clock", "note", "read_progress_file", "track"]
 
@@ -199,6 +199,30 @@ class Progress(Generic[T]):
             self.close(failed=not finished)
 
 
+@overload
+def track(
+    what: int | None,
+    label: str,
+    unit: str = ...,
+    *,
+    total: int | None = ...,
+    start_at: int = ...,
+    stream: IO[str] | None = ...,
+) -> Progress[Any]: ...
+
+
+@overload
+def track(
+    what: Iterable[T],
+    label: str,
+    unit: str = ...,
+    *,
+    total: int | None = ...,
+    start_at: int = ...,
+    stream: IO[str] | None = ...,
+) -> Progress[T]: ...
+
+
 def track(
     what: Iterable[T] | int | None,
     label: str,
@@ -207,7 +231,7 @@ def track(
     total: int | None = None,
     start_at: int = 0,
     stream: IO[str] | None = None,
-) -> Progress[T]:
+) -> Progress[Any]:
     """Follow an iterable (`for page in track(pages, "encode", "page")`) or a count
     (`with track(300, "train", "step") as bar: bar.update(1, suffix="loss 0.2")`)."""
     if what is None or isinstance(what, int):
