@@ -22,7 +22,8 @@ SETTINGS = CorpusSettings.model_validate(
         "datasets": [
             {"suite": "v1", "name": "a", "domain": "form", "families": ["memo"], "pages": 8, "queries": 5, "phrasing": "train",
              "labels": "single", "specificity": {"entity": 1.0}},
-            {"suite": "v2", "name": "b", "domain": "finance", "families": ["ledger"], "pages": 8, "queries": 5, "specificity": {"none": 1.0}},
+            {"suite": "v2", "name": "b", "domain": "finance", "families": ["ledger"], "pages": 8, "queries": 5,
+             "specificity": {"none": 1.0}},
         ],
     }
 )  # fmt: skip

@@ -20,7 +20,11 @@ from vdr.study.sections.teacher import TeacherSettings
 from vdr.teacher.attention import AttentionTeacher
 from vdr.teacher.engines import TransformersTeacher
 
-QUERIES = ["What is the date?", "What is the total revenue of Acme for the year 2015?", "Which method has the best recall?"]
+QUERIES = [
+    "What is the date?",
+    "What is the total revenue of Acme for the year 2015?",
+    "Which method has the best recall?",
+]
 
 
 @pytest.fixture(scope="module")
@@ -52,7 +56,13 @@ def _inputs(teacher: TransformersTeacher, page: Image.Image, prompt: str, query:
     pixel_values, grid = teacher.processor.pixels([page])
     ids, mask = teacher.processor.page_ids(grid, chat(prompt.format(query=query)))
     types = (ids == teacher.processor.image_token_id).long()
-    return {"input_ids": ids, "attention_mask": mask, "pixel_values": pixel_values, "image_grid_thw": grid, "mm_token_type_ids": types}
+    return {
+        "input_ids": ids,
+        "attention_mask": mask,
+        "pixel_values": pixel_values,
+        "image_grid_thw": grid,
+        "mm_token_type_ids": types,
+    }
 
 
 def test_replies_equal_the_librarys_own_generation(teacher: TransformersTeacher, page: Image.Image) -> None:
@@ -80,7 +90,9 @@ def test_yes_no_equals_a_plain_forward(teacher: TransformersTeacher, page: Image
 
 
 def test_prompt_is_the_papers() -> None:
-    assert RATE_PROMPT.startswith("You are judging visual document retrieval relevance. Above is a document page.\nQuery: {query}\nRate how")
+    assert RATE_PROMPT.startswith(
+        "You are judging visual document retrieval relevance. Above is a document page.\nQuery: {query}\nRate how"
+    )
     assert RATE_PROMPT.endswith("Respond with only the integer.")
     text = chat(RATE_PROMPT)
     assert text.index("<|image_pad|>") < text.index("{query}"), "the page stands before the query"

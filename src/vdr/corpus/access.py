@@ -24,7 +24,9 @@ class PageSet:
             raise DamagedArtefact("no pages here", where=path, todo="make the corpus again (`vdr corpus`)")
         self.path = path
         self._file = pq.ParquetFile(path)
-        table = self._file.read(columns=[c for c in ("page_id", "source", "split", "sha256") if c in self._file.schema_arrow.names])
+        table = self._file.read(
+            columns=[c for c in ("page_id", "source", "split", "sha256") if c in self._file.schema_arrow.names]
+        )
         self.table: pd.DataFrame = table.to_pandas()
         self.ids: list[str] = [str(i) for i in self.table["page_id"]]
         if len(set(self.ids)) != len(self.ids):
@@ -94,7 +96,9 @@ def load_train(path: Path) -> TrainCorpus:
     rows = pd.read_parquet(path / "train" / "rows.parquet")
     unknown = rows.loc[~rows["page_id"].isin(set(pages.ids)), "row_id"]
     if len(unknown):
-        raise DamagedArtefact(f"row {unknown.iloc[0]} names a page that is not there", where=path / "train" / "rows.parquet")
+        raise DamagedArtefact(
+            f"row {unknown.iloc[0]} names a page that is not there", where=path / "train" / "rows.parquet"
+        )
     blank = rows.loc[rows["query"].str.strip() == "", "row_id"]
     if len(blank):
         raise DamagedArtefact(f"row {blank.iloc[0]} has no query", where=f"{path / 'train' / 'rows.parquet'}: query")

@@ -37,7 +37,9 @@ def build_corpus(out: Path, settings: CorpusSettings, suites: Sequence[str], mea
     chosen = [d for d in (settings.datasets or settings.hub_datasets) if d.suite in suites]
     missing = [s for s in suites if s not in {d.suite for d in chosen}]
     if missing:
-        raise BadInput(f"suite {missing[0]} has no data set", where="corpus.datasets", todo="declare one, or leave the suite out")
+        raise BadInput(
+            f"suite {missing[0]} has no data set", where="corpus.datasets", todo="declare one, or leave the suite out"
+        )
     if settings.train is not None:
         _read_hub(out, settings, chosen, measures)
         return
@@ -62,7 +64,14 @@ def draw_source(
 ) -> tuple[list[PageRecord], list[tuple[QueryRecord, int]]]:
     """Pages of one source, and its queries with the index of the page each was written against."""
     pages = [
-        world.draw_page(rng, f"{name}-{i:04d}", name, source.domain, world.pick(rng, source.families), distractor_share=settings.distractor_share)
+        world.draw_page(
+            rng,
+            f"{name}-{i:04d}",
+            name,
+            source.domain,
+            world.pick(rng, source.families),
+            distractor_share=settings.distractor_share,
+        )
         for i in range(source.pages)
     ]
     queries = []
@@ -103,7 +112,12 @@ def _draw_train(out: Path, settings: CorpusSettings, measures: dict[str, Any]) -
     np.savez_compressed(folder / "truth.npz", grades=truth)
     training = np.asarray(splits) == "train"
     relevant = (truth[:, training] >= 2).sum(1) - 1
-    measures["train"] = {"pages": len(pages), "rows": len(rows), "validation_rows": int((rows["split"] != "train").sum()), **row_statistics(rows)}
+    measures["train"] = {
+        "pages": len(pages),
+        "rows": len(rows),
+        "validation_rows": int((rows["split"] != "train").sum()),
+        **row_statistics(rows),
+    }
     kept = relevant[(rows["split"] == "train").to_numpy()]
     measures["truth"] = {"median_unlabelled_relevant": float(np.median(kept)), "none_share": float((kept == 0).mean())}
 
@@ -129,8 +143,12 @@ def _draw_dataset(out: Path, settings: CorpusSettings, dataset: DrawnDataset) ->
     grades = world.grades(queries, pages)
     folder = out / "suites" / dataset.suite / dataset.name
     folder.mkdir(parents=True, exist_ok=True)
-    _write_pages(folder / "pages.parquet", pages, ["test"] * len(pages), label=f"corpus: {dataset.suite}/{dataset.name}")
-    pd.DataFrame({"query_id": [q.query_id for q in queries], "query": [q.text for q in queries]}).to_parquet(folder / "queries.parquet", index=False)
+    _write_pages(
+        folder / "pages.parquet", pages, ["test"] * len(pages), label=f"corpus: {dataset.suite}/{dataset.name}"
+    )
+    pd.DataFrame({"query_id": [q.query_id for q in queries], "query": [q.text for q in queries]}).to_parquet(
+        folder / "queries.parquet", index=False
+    )
     lines = []
     for i, (query, page) in enumerate(asked.values()):
         if dataset.labels == "single":
@@ -148,7 +166,15 @@ def _write_pages(path: Path, pages: Sequence[PageRecord], splits: Sequence[str],
         image = Image.fromarray(layouts.render(page)[0])
         buffer = io.BytesIO()
         image.save(buffer, format="PNG", compress_level=1)
-        rows.append({"page_id": page.page_id, "image": {"bytes": buffer.getvalue(), "path": f"{page.page_id}.png"}, "source": page.source, "sha256": pixel_hash(image), "split": split})
+        rows.append(
+            {
+                "page_id": page.page_id,
+                "image": {"bytes": buffer.getvalue(), "path": f"{page.page_id}.png"},
+                "source": page.source,
+                "sha256": pixel_hash(image),
+                "split": split,
+            }
+        )
     pq.write_table(pa.Table.from_pylist(rows, schema=PAGES), path, row_group_size=GROUP)
 
 
@@ -171,7 +197,9 @@ def _check(manifest: str, checksum: str) -> None:
     try:
         stated = set(yaml.safe_load(file.read_text())["checksums"].values())
     except (OSError, KeyError, AttributeError, TypeError, yaml.YAMLError) as error:
-        raise BadInput(f"the corpus' manifest cannot be read ({type(error).__name__})", where=f"{file}: checksums") from error
+        raise BadInput(
+            f"the corpus' manifest cannot be read ({type(error).__name__})", where=f"{file}: checksums"
+        ) from error
     if checksum not in stated:
         raise DamagedArtefact(
             f"the drawn corpus has checksum {checksum[:16]}, which its manifest does not state",

@@ -67,7 +67,9 @@ class Canvas:
         y, x = line * CELL_H, column * CELL_W
         self.pixels[y + 3 : y + CELL_H - 3, x : x + pixels_long] = colour
 
-    def text(self, line: int, column: int, text: str, style: int = 0, ink: tuple[float, float, float] | None = None) -> int:
+    def text(
+        self, line: int, column: int, text: str, style: int = 0, ink: tuple[float, float, float] | None = None
+    ) -> int:
         """Write text from a cell on, cut at the page's edge; returns the column after it."""
         text = text[: COLUMNS - column]
         if not (0 <= line < LINES) or not text:

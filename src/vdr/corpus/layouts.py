@@ -143,7 +143,9 @@ def _prose(c: Canvas, page: PageRecord, rng: np.random.Generator) -> None:
     """Finance facts in running sentences."""
     (entity,), years = page.slots["entity"], page.slots["year"]
     text = [f"In {' and '.join(years)} {entity} reports"]
-    text += [f"{page.wording[key].lower()} of {', '.join(page.values[(key, y)] for y in years)};" for key in page.attributes]
+    text += [
+        f"{page.wording[key].lower()} of {', '.join(page.values[(key, y)] for y in years)};" for key in page.attributes
+    ]
     _flow(c, " ".join(text).split(" "), 0)
 
 
@@ -199,7 +201,15 @@ def reading_words() -> list[str]:
     texts: list[str] = [w for a in words.ATTRIBUTES.values() for w in (*a.page, *a.query)]
     for table in (words.COMMON, words.RARE):
         texts += [v for values in table.values() for v in values]
-    texts += [*words.METHODS, *words.SURNAMES, *words.MONTHS, *words.OFFICES, *words.CARRIERS, *words.ROLES, *words.SUBJECTS]
+    texts += [
+        *words.METHODS,
+        *words.SURNAMES,
+        *words.MONTHS,
+        *words.OFFICES,
+        *words.CARRIERS,
+        *words.ROLES,
+        *words.SUBJECTS,
+    ]
     texts += [*words.FILLERS, *words.FILLER_NOUNS, *words.DISTRACTORS, *words.GRADE_WORDS]
     texts += ["Company Limited Group Invoice Request Notice Record Memo accounts statement balance report review study"]
     texts += ["Figure Source Prepared by Lecture In and reports of issued comparison approaches Acme"]
@@ -224,7 +234,15 @@ def scatter(rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
         while column < COLUMNS - 2 and rng.random() < 0.85:
             word = pick(rng, vocabulary) if rng.random() < 0.75 else _number(rng)
             case = rng.random()
-            word = word.upper() if case < 0.12 else word.lower() if case < 0.3 else word.capitalize() if case < 0.45 else word
+            word = (
+                word.upper()
+                if case < 0.12
+                else word.lower()
+                if case < 0.3
+                else word.capitalize()
+                if case < 0.45
+                else word
+            )
             if column + len(word) > COLUMNS:
                 break
             column = canvas.text(line, column, word, style=style) + int(rng.integers(1, 4))

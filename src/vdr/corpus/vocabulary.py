@@ -125,7 +125,20 @@ RARE: dict[str, tuple[str, ...]] = {
     "dataset": ("Insects", "Rivers", "Galaxies"),
 }
 METHODS = ("Alpha", "Bravo", "Cosmo", "Ditto", "Ember", "Fresco", "Gamma", "Hydra", "Indigo", "Jasper")
-SURNAMES = ("Smith", "Jones", "Miller", "Davis", "Wilson", "Moore", "Taylor", "Clark", "Lewis", "Walker", "Young", "King")
+SURNAMES = (
+    "Smith",
+    "Jones",
+    "Miller",
+    "Davis",
+    "Wilson",
+    "Moore",
+    "Taylor",
+    "Clark",
+    "Lewis",
+    "Walker",
+    "Young",
+    "King",
+)
 MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
 OFFICES = ("Legal", "Billing", "Claims", "Stores", "Audit", "Export")
 CARRIERS = ("rail", "truck", "airmail", "barge", "courier")

@@ -20,7 +20,13 @@ import numpy as np
 
 from vdr.corpus import vocabulary as words
 
-DOMAINS = {"form": words.FORM, "finance": words.FINANCE, "report": words.REPORT, "chart": words.CHART, "stat": words.STATISTIC}
+DOMAINS = {
+    "form": words.FORM,
+    "finance": words.FINANCE,
+    "report": words.REPORT,
+    "chart": words.CHART,
+    "stat": words.STATISTIC,
+}
 # Which slots a page of a domain has, with the number of values it can hold.
 DOMAIN_SLOTS: dict[str, tuple[tuple[str, int, int], ...]] = {
     "form": (("entity", 1, 1), ("year", 1, 1)),
@@ -82,7 +88,14 @@ def slot_values(slot: str, rare_share: float, rng: np.random.Generator) -> tuple
 
 
 def draw_page(
-    rng: np.random.Generator, page_id: str, source: str, domain: str, family: str, *, rare_share: float = 0.0, distractor_share: float = 0.25
+    rng: np.random.Generator,
+    page_id: str,
+    source: str,
+    domain: str,
+    family: str,
+    *,
+    rare_share: float = 0.0,
+    distractor_share: float = 0.25,
 ) -> PageRecord:
     """One page of ``domain`` with random facts.
 
@@ -103,7 +116,9 @@ def draw_page(
     group = DOMAINS[domain]
     popularity = 1.0 / (1.0 + np.arange(len(group))) ** POPULARITY[domain]
     count = int(rng.integers(low, high + 1))
-    chosen = [group[i] for i in sorted(rng.choice(len(group), size=count, replace=False, p=popularity / popularity.sum()))]
+    chosen = [
+        group[i] for i in sorted(rng.choice(len(group), size=count, replace=False, p=popularity / popularity.sum()))
+    ]
     wording = {a.key: pick(rng, a.page) for a in chosen}
     values_map: dict[tuple[str, str], str] = {}
     for attribute in chosen:
@@ -115,13 +130,24 @@ def draw_page(
         others = [v for v in words.COMMON[slot] if v not in slots[slot]]
         distractor = pick(rng, words.DISTRACTORS).format(pick(rng, others))
     return PageRecord(
-        page_id, source, domain, family, slots, tuple(a.key for a in chosen), wording, values_map, distractor, int(rng.integers(2**31))
+        page_id,
+        source,
+        domain,
+        family,
+        slots,
+        tuple(a.key for a in chosen),
+        wording,
+        values_map,
+        distractor,
+        int(rng.integers(2**31)),
     )
 
 
 def _columns(domain: str, slots: dict[str, tuple[str, ...]]) -> tuple[str, ...]:
     """What a value is keyed by besides its attribute: years of a table, places of an infographic, methods of a chart."""
-    return {"finance": slots.get("year", ()), "stat": slots.get("place", ()), "chart": slots.get("dataset", ())}.get(domain, ("",))
+    return {"finance": slots.get("year", ()), "stat": slots.get("place", ()), "chart": slots.get("dataset", ())}.get(
+        domain, ("",)
+    )
 
 
 def _value(rng: np.random.Generator, key: str, slots: dict[str, tuple[str, ...]]) -> str:
@@ -149,7 +175,13 @@ def _value(rng: np.random.Generator, key: str, slots: dict[str, tuple[str, ...]]
 
 
 def draw_query(
-    rng: np.random.Generator, query_id: str, page: PageRecord, specificity: dict[str, float], *, phrasing: str = "train", two_parts: float = 0.12
+    rng: np.random.Generator,
+    query_id: str,
+    page: PageRecord,
+    specificity: dict[str, float],
+    *,
+    phrasing: str = "train",
+    two_parts: float = 0.12,
 ) -> QueryRecord:
     """A query written against one page (its grade there is 3).
 
@@ -170,12 +202,15 @@ def draw_query(
     return QueryRecord(query_id, text, page.source, page.domain, tuple(asked), conditions)
 
 
-def phrase(rng: np.random.Generator, domain: str, asked: Sequence[str], conditions: dict[str, tuple[str, ...]], phrasing: str) -> str:
+def phrase(
+    rng: np.random.Generator, domain: str, asked: Sequence[str], conditions: dict[str, tuple[str, ...]], phrasing: str
+) -> str:
     """The query's words: a template of the domain, the conditions after the asked attributes."""
     template = pick(rng, words.TEMPLATES[phrasing][domain])
     names = " and ".join(pick(rng, words.ATTRIBUTES[key].query) for key in asked)
     tail = "".join(
-        " " + pick(rng, words.CONDITIONS[phrasing][slot]).format(" and ".join(values)) for slot, values in conditions.items()
+        " " + pick(rng, words.CONDITIONS[phrasing][slot]).format(" and ".join(values))
+        for slot, values in conditions.items()
     )
     text = template.format(a=names)
     return text[:-1] + tail + "?" if text.endswith("?") else text + tail

@@ -15,8 +15,8 @@ from transformers import (
 from vdr.corpus import vocabulary as words
 from vdr.corpus.draw import HEIGHT, WIDTH
 from vdr.corpus.layouts import reading_words
-from vdr.models.tokenizer import train_tokenizer
 from vdr.models.prompts import DESCRIBE_PROMPT, RATE_PROMPT, YES_NO_PROMPT
+from vdr.models.tokenizer import train_tokenizer
 
 __all__ = ["VOCABULARY", "mini_config", "mini_image_processor", "mini_tokenizer", "save_checkpoint"]
 
@@ -43,7 +43,10 @@ def mini_image_processor() -> Qwen2VLImageProcessorPil:
 
 def mini_config(tokenizer: PreTrainedTokenizerBase, *, text_layers: int = 3, width: int = 96) -> Qwen2_5_VLConfig:
     """Configuration of the mini backbone (three language layers) or teacher (more)."""
-    ids = {t: tokenizer.convert_tokens_to_ids(t) for t in ("<|image_pad|>", "<|video_pad|>", "<|vision_start|>", "<|vision_end|>")}
+    ids = {
+        t: tokenizer.convert_tokens_to_ids(t)
+        for t in ("<|image_pad|>", "<|video_pad|>", "<|vision_start|>", "<|vision_end|>")
+    }
     pad, eos = tokenizer.convert_tokens_to_ids("<|endoftext|>"), tokenizer.convert_tokens_to_ids("<|im_end|>")
     head = width // 4
     text = {
@@ -64,7 +67,9 @@ def mini_config(tokenizer: PreTrainedTokenizerBase, *, text_layers: int = 3, wid
     )  # fmt: skip
 
 
-def save_checkpoint(model: Qwen2_5_VLForConditionalGeneration, tokenizer: PreTrainedTokenizerBase, folder: Path) -> None:
+def save_checkpoint(
+    model: Qwen2_5_VLForConditionalGeneration, tokenizer: PreTrainedTokenizerBase, folder: Path
+) -> None:
     """Write a checkpoint directory in the hub's format: configuration, safetensors, tokenizer, image processor."""
     eos, pad = tokenizer.convert_tokens_to_ids("<|im_end|>"), tokenizer.convert_tokens_to_ids("<|endoftext|>")
     model.generation_config = GenerationConfig(do_sample=False, eos_token_id=eos, pad_token_id=pad, max_new_tokens=48)

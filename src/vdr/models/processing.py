@@ -54,7 +54,12 @@ class QueryBatch:
 class Processor:
     """Image processor and tokenizer of a Qwen2.5-VL checkpoint directory."""
 
-    def __init__(self, tokenizer: PreTrainedTokenizerBase, image_processor: Qwen2VLImageProcessorPil, augmentation_tokens: int = 10):
+    def __init__(
+        self,
+        tokenizer: PreTrainedTokenizerBase,
+        image_processor: Qwen2VLImageProcessorPil,
+        augmentation_tokens: int = 10,
+    ):
         self.tokenizer = tokenizer
         self.image_processor = image_processor
         self.augmentation_tokens = augmentation_tokens
@@ -62,13 +67,23 @@ class Processor:
         self.pad_token_id = tokenizer.convert_tokens_to_ids(AUGMENTATION_TOKEN)
 
     @classmethod
-    def from_pretrained(cls, folder: str | Path, *, max_visual_tokens: int | None = None, augmentation_tokens: int = 10, revision: str | None = None) -> Processor:
+    def from_pretrained(
+        cls,
+        folder: str | Path,
+        *,
+        max_visual_tokens: int | None = None,
+        augmentation_tokens: int = 10,
+        revision: str | None = None,
+    ) -> Processor:
         """Load from a checkpoint directory (or hub id). ``max_visual_tokens`` caps merged tokens a page (WT: ≈ 768)."""
         tokenizer = AutoTokenizer.from_pretrained(folder, revision=revision)
         images = Qwen2VLImageProcessorPil.from_pretrained(folder, revision=revision)
         if max_visual_tokens is not None:
             unit = (images.patch_size * images.merge_size) ** 2
-            images.size = {"shortest_edge": min(images.size["shortest_edge"], max_visual_tokens * unit), "longest_edge": max_visual_tokens * unit}
+            images.size = {
+                "shortest_edge": min(images.size["shortest_edge"], max_visual_tokens * unit),
+                "longest_edge": max_visual_tokens * unit,
+            }
         return cls(tokenizer, images, augmentation_tokens)
 
     def merged_grid(self, grid_thw: torch.Tensor) -> torch.Tensor:

@@ -10,7 +10,10 @@ from __future__ import annotations
 import torch
 from torch.nn import functional as F
 from transformers import Qwen2VLImageProcessorPil
-from transformers.models.qwen2_5_vl.modeling_qwen2_5_vl import Qwen2_5_VisionTransformerPretrainedModel, apply_rotary_pos_emb_vision
+from transformers.models.qwen2_5_vl.modeling_qwen2_5_vl import (
+    Qwen2_5_VisionTransformerPretrainedModel,
+    apply_rotary_pos_emb_vision,
+)
 from transformers.vision_utils import get_vision_position_ids
 
 __all__ = ["patchify", "vision_features", "vision_forward", "vision_positions", "vision_tower"]
@@ -33,7 +36,9 @@ def patchify(pixels: torch.Tensor, images: Qwen2VLImageProcessorPil) -> torch.Te
     return x.reshape(n, h * w, -1)
 
 
-def vision_forward(visual: Qwen2_5_VisionTransformerPretrainedModel, patches: torch.Tensor, grid: tuple[int, int]) -> torch.Tensor:
+def vision_forward(
+    visual: Qwen2_5_VisionTransformerPretrainedModel, patches: torch.Tensor, grid: tuple[int, int]
+) -> torch.Tensor:
     """Merged features of equal pages, ``[n, patches, 3·t·p·p]`` → ``[n, merged tokens, D]`` in raster order.
 
     ``grid`` is (height, width) in patches. Every layer must attend fully (``fullatt_block_indexes``), else `ValueError`.
@@ -44,10 +49,14 @@ def vision_forward(visual: Qwen2_5_VisionTransformerPretrainedModel, patches: to
     return vision_tower(visual, patches, cos, sin)
 
 
-def vision_positions(visual: Qwen2_5_VisionTransformerPretrainedModel, grid: tuple[int, int]) -> tuple[torch.Tensor, torch.Tensor]:
+def vision_positions(
+    visual: Qwen2_5_VisionTransformerPretrainedModel, grid: tuple[int, int]
+) -> tuple[torch.Tensor, torch.Tensor]:
     """Rotary cosines and sines of one page, each ``[patches, head width]``; ``grid`` is (height, width) in patches."""
     thw = torch.tensor([[1, *grid]])
-    return visual.rotary_pos_emb(visual.patch_embed.proj.weight, get_vision_position_ids(thw, visual.spatial_merge_size))
+    return visual.rotary_pos_emb(
+        visual.patch_embed.proj.weight, get_vision_position_ids(thw, visual.spatial_merge_size)
+    )
 
 
 def vision_tower(
@@ -69,7 +78,10 @@ def vision_tower(
 
 @torch.no_grad()
 def vision_features(
-    visual: Qwen2_5_VisionTransformerPretrainedModel, pixels: torch.Tensor, images: Qwen2VLImageProcessorPil, batch: int = 64
+    visual: Qwen2_5_VisionTransformerPretrainedModel,
+    pixels: torch.Tensor,
+    images: Qwen2VLImageProcessorPil,
+    batch: int = 64,
 ) -> torch.Tensor:
     """Frozen features of many equal pages, uint8 ``[n, H, W, 3]`` → ``[n, merged tokens, D]``, in fixed batches."""
     grid = (pixels.shape[1] // images.patch_size, pixels.shape[2] // images.patch_size)

@@ -38,7 +38,11 @@ class AttentionTeacher:
         layers = self.model.config.get_text_config().num_hidden_layers
         self.layers = settings.attention_layers or tuple(range(layers))
         if max(self.layers) >= layers:
-            raise BadInput(f"the model has {layers} layers", where="teacher.attention_layers", todo=f"choose from 0 to {layers - 1}")
+            raise BadInput(
+                f"the model has {layers} layers",
+                where="teacher.attention_layers",
+                todo=f"choose from 0 to {layers - 1}",
+            )
         self.device = device
         self._folder, self._checked = folder, False
 
@@ -56,10 +60,13 @@ class AttentionTeacher:
             ids[i, : start + len(row)] = torch.cat([prefix[0], torch.tensor(row)])
             mask[i, : start + len(row)] = 1
         arguments = {
-            "input_ids": ids.to(self.device), "attention_mask": mask.to(self.device), "image_grid_thw": grid.repeat(k, 1).to(self.device),
+            "input_ids": ids.to(self.device),
+            "attention_mask": mask.to(self.device),
+            "image_grid_thw": grid.repeat(k, 1).to(self.device),
             "pixel_values": pixel_values.repeat(k, 1).to(self.device, self.model.dtype),
-            "mm_token_type_ids": (ids == self.processor.image_token_id).long().to(self.device), "use_cache": False,
-        }  # fmt: skip
+            "mm_token_type_ids": (ids == self.processor.image_token_id).long().to(self.device),
+            "use_cache": False,
+        }
         out = self.model.model(**arguments, output_attentions=True)
         if not self._checked:
             self._check_against_fused(arguments, out.last_hidden_state, mask)
@@ -80,13 +87,20 @@ class AttentionTeacher:
         if not gap < limit:
             raise BadInput(
                 f"eager attention moves this model's hidden states by {gap:.3g} against fused attention (limit {limit})",
-                where=self._folder, todo="pin a transformers version in which the two agree",
-            )  # fmt: skip
+                where=self._folder,
+                todo="pin a transformers version in which the two agree",
+            )
         self._checked = True
 
 
 def extract_maps(
-    rows: pd.DataFrame, pages: PageSet, teacher: AttentionTeacher, out: Path, measures: dict[str, Any], *, label: str = "attention maps"
+    rows: pd.DataFrame,
+    pages: PageSet,
+    teacher: AttentionTeacher,
+    out: Path,
+    measures: dict[str, Any],
+    *,
+    label: str = "attention maps",
 ) -> None:
     """Write ``maps.npz`` (row_id, maps, offsets, grid): the map of each row's query over its labelled page.
 

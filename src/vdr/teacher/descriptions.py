@@ -16,7 +16,13 @@ __all__ = ["write_descriptions"]
 
 
 def write_descriptions(
-    rows: pd.DataFrame, pages: PageSet, teacher: TransformersTeacher, out: Path, measures: dict[str, Any], *, label: str = "descriptions"
+    rows: pd.DataFrame,
+    pages: PageSet,
+    teacher: TransformersTeacher,
+    out: Path,
+    measures: dict[str, Any],
+    *,
+    label: str = "descriptions",
 ) -> None:
     """Write ``descriptions.parquet`` (row_id, description), one a row, in row order. Empty ones are counted and kept empty."""
     found: dict[int, str] = {}

@@ -27,14 +27,18 @@ __all__ = ["PagesOf", "RatingEngineOf", "TransformersTeacher", "load_teacher"]
 SLOT = "{query}"
 
 
-def load_teacher(folder: Path, device: str = "cpu", *, attention: str = "sdpa", revision: str | None = None) -> Qwen2_5_VLForConditionalGeneration:
+def load_teacher(
+    folder: Path, device: str = "cpu", *, attention: str = "sdpa", revision: str | None = None
+) -> Qwen2_5_VLForConditionalGeneration:
     """The teacher's model for inference. Raises `BadInput` when keys are missing or unexpected."""
     model, info = Qwen2_5_VLForConditionalGeneration.from_pretrained(
         folder, revision=revision, attn_implementation=attention, dtype="auto", output_loading_info=True
     )
     wrong = {k: sorted(info[k])[:3] for k in ("missing_keys", "unexpected_keys") if info.get(k)}
     if wrong:
-        raise BadInput(f"the checkpoint does not fit the model: {wrong}", where=folder, todo="use a Qwen2.5-VL checkpoint")
+        raise BadInput(
+            f"the checkpoint does not fit the model: {wrong}", where=folder, todo="use a Qwen2.5-VL checkpoint"
+        )
     return model.to(device).eval()
 
 
@@ -96,16 +100,27 @@ class TransformersTeacher:
         ids, mask = self.processor.page_ids(grid, self._split(prompt)[0])
         cache = DynamicCache(config=self.model.config.get_text_config())
         positions, _ = self.model.model.get_rope_index(
-            ids, mm_token_type_ids=(ids == self.processor.image_token_id).long(), image_grid_thw=grid, attention_mask=mask
+            ids,
+            mm_token_type_ids=(ids == self.processor.image_token_id).long(),
+            image_grid_thw=grid,
+            attention_mask=mask,
         )
         self.model(
-            input_ids=ids.to(self.device), attention_mask=mask.to(self.device), pixel_values=pixel_values.to(self.device, self.model.dtype),
-            image_grid_thw=grid.to(self.device), position_ids=positions.to(self.device), past_key_values=cache, use_cache=True, logits_to_keep=1,
-        )  # fmt: skip
+            input_ids=ids.to(self.device),
+            attention_mask=mask.to(self.device),
+            pixel_values=pixel_values.to(self.device, self.model.dtype),
+            image_grid_thw=grid.to(self.device),
+            position_ids=positions.to(self.device),
+            past_key_values=cache,
+            use_cache=True,
+            logits_to_keep=1,
+        )
         kept = [(layer.keys, layer.values) for layer in cache.layers]
         return _Prefix(kept, ids.shape[1], int(positions.max()) + 1)
 
-    def _blocks(self, prefix: _Prefix, queries: Sequence[str], prompt: str) -> tuple[torch.Tensor, DynamicCache, torch.Tensor, torch.Tensor]:
+    def _blocks(
+        self, prefix: _Prefix, queries: Sequence[str], prompt: str
+    ) -> tuple[torch.Tensor, DynamicCache, torch.Tensor, torch.Tensor]:
         """Logits after each query's prompt ``[k, V]``, the cache behind them, its mask, and the next positions ``[k]``."""
         after = self._split(prompt)[1]
         ids = self.tokenizer([f" {q}{after}" for q in queries], add_special_tokens=False)["input_ids"]
@@ -121,7 +136,11 @@ class TransformersTeacher:
         mask = torch.cat([torch.ones(k, prefix.length, dtype=torch.long), valid], dim=1).to(self.device)
         positions = (prefix.next_position + torch.arange(longest)).expand(3, k, -1)
         hidden = self.model.model(
-            input_ids=tokens.to(self.device), attention_mask=mask, position_ids=positions.to(self.device), past_key_values=cache, use_cache=True
+            input_ids=tokens.to(self.device),
+            attention_mask=mask,
+            position_ids=positions.to(self.device),
+            past_key_values=cache,
+            use_cache=True,
         ).last_hidden_state
         lengths = valid.sum(1)
         last = hidden[torch.arange(k), lengths.to(self.device) - 1]
@@ -140,9 +159,12 @@ class TransformersTeacher:
                 break
             mask = torch.cat([mask, mask.new_ones(len(queries), 1)], dim=1)
             hidden = self.model.model(
-                input_ids=chosen[:, None].to(self.device), attention_mask=mask, position_ids=(position + step).view(1, -1, 1).expand(3, -1, 1).to(self.device),
-                past_key_values=cache, use_cache=True,
-            ).last_hidden_state  # fmt: skip
+                input_ids=chosen[:, None].to(self.device),
+                attention_mask=mask,
+                position_ids=(position + step).view(1, -1, 1).expand(3, -1, 1).to(self.device),
+                past_key_values=cache,
+                use_cache=True,
+            ).last_hidden_state
             logits = self.model.lm_head(hidden[:, -1])
         return replies
 

@@ -59,7 +59,9 @@ def language_worker(rank: int, processes: int, settings: PretrainingSettings, fo
     held_out = draw_reading_pages(128, settings.seed * 2000 + 999, tokenizer)
     features = vision_features(model.model.visual, pages.pixels, images)
     held_features = vision_features(model.model.visual, held_out.pixels, images)
-    page_ids = processor.page_ids(torch.tensor([[1, images_rows(pages.pixels, images), images_columns(pages.pixels, images)]]))[0][0]
+    page_ids = processor.page_ids(
+        torch.tensor([[1, images_rows(pages.pixels, images), images_columns(pages.pixels, images)]])
+    )[0][0]
     positions = page_positions(page_ids.tolist(), processor.image_token_id)
     is_image = page_ids == processor.image_token_id
     rng = np.random.default_rng([settings.seed, 5, rank])
@@ -86,7 +88,9 @@ def language_worker(rank: int, processes: int, settings: PretrainingSettings, fo
         padded = torch.tensor([i + [processor.pad_token_id] * (longest - len(i)) for i in ids])
         valid = torch.tensor([[1] * len(i) + [0] * (longest - len(i)) for i in ids], dtype=torch.bool)
         spots = torch.arange(longest).repeat(batch).expand(3, -1)
-        hidden = tower(F.embedding(padded, embedding.detach()).view(-1, embedding.shape[1]), spots, [Group(0, batch, longest)])
+        hidden = tower(
+            F.embedding(padded, embedding.detach()).view(-1, embedding.shape[1]), spots, [Group(0, batch, longest)]
+        )
         naming = F.cross_entropy((hidden[valid.view(-1)]) @ embedding.T.detach(), padded[valid])
         loss = reading + naming
         optimiser.zero_grad()

@@ -56,6 +56,8 @@ class LeanTower:
         """Rotary angles of positions ``[3, N]``."""
         return rotary_angles(self.text.rotary_emb, positions)
 
-    def __call__(self, x: torch.Tensor, positions: torch.Tensor, groups: Sequence[Group], upto: int | None = None) -> torch.Tensor:
+    def __call__(
+        self, x: torch.Tensor, positions: torch.Tensor, groups: Sequence[Group], upto: int | None = None
+    ) -> torch.Tensor:
         """Hidden states ``[N, H]`` after the last norm (``upto`` layers and the norm, if given)."""
         return lean_forward(x, self.layers()[:upto], self.text.norm.weight, self.angles(positions), groups, self.shape)

@@ -39,7 +39,9 @@ def make_backbone(out: Path, settings: PretrainingSettings, measures: dict[str, 
     measures.update({k: v for k, v in report.items() if k != "examples"})
 
 
-def read_page(model: Qwen2_5_VLForConditionalGeneration, processor: Processor, pages: ReadingPages) -> tuple[torch.Tensor, torch.Tensor]:
+def read_page(
+    model: Qwen2_5_VLForConditionalGeneration, processor: Processor, pages: ReadingPages
+) -> tuple[torch.Tensor, torch.Tensor]:
     """Scores of every vocabulary entry at every merged token, ``[n, tokens, V]``: at the vision tower's output, and at the last layer."""
     tower = LeanTower(model)
     embedding = model.get_input_embeddings().weight
@@ -68,14 +70,21 @@ def reading_report(checkpoint: Path, seed: int, out: Path, pages_read: int = 200
     for kind, scatter in (("layouts", 0.0), ("scattered_words", 1.0)):
         pages = draw_reading_pages(pages_read, seed * 3000 + int(scatter), tokenizer, scatter_share=scatter)
         seen, last = read_page(model, processor, pages)
-        report[kind] = {"word_recall_vision": recall(seen, pages.words, blank), "word_recall_last_layer": recall(last, pages.words, blank)}
+        report[kind] = {
+            "word_recall_vision": recall(seen, pages.words, blank),
+            "word_recall_last_layer": recall(last, pages.words, blank),
+        }
         for i in range(SAMPLES if kind == "layouts" else 1):
             name = f"samples/{kind}-{i}.png"
             Image.fromarray(pages.pixels[i].numpy()).save(out / name)
             examples.append({"page": name, **_compare(last[i], pages.words[i], tokenizer, blank)})
     report["examples"] = examples
     (out / "report.json").write_text(json.dumps(report, indent=1) + "\n")
-    tables = [pd.read_csv(out / f"{stage}.csv").assign(stage=stage) for stage in ("reading", "language") if (out / f"{stage}.csv").is_file()]
+    tables = [
+        pd.read_csv(out / f"{stage}.csv").assign(stage=stage)
+        for stage in ("reading", "language")
+        if (out / f"{stage}.csv").is_file()
+    ]
     if tables:
         pd.concat(tables).to_csv(out / "loss.csv", index=False)
     return report
@@ -98,5 +107,7 @@ def _compare(scores: torch.Tensor, words: torch.Tensor, tokenizer: Any, blank: i
         ids = [int(w) for w in words[i] if w >= 0]
         best = scores[i].argsort(descending=True)[: len(ids)].tolist()
         truth.append("·" if ids == [blank] else "".join(tokenizer.convert_ids_to_tokens(ids)).replace("Ġ", " ").strip())
-        read.append("·" if best == [blank] else "".join(tokenizer.convert_ids_to_tokens(best)).replace("Ġ", " ").strip())
+        read.append(
+            "·" if best == [blank] else "".join(tokenizer.convert_ids_to_tokens(best)).replace("Ġ", " ").strip()
+        )
     return {"truth": " | ".join(np.array(truth)), "read": " | ".join(np.array(read))}

@@ -12,12 +12,27 @@ from vdr.corpus import layouts, world
 from vdr.corpus.draw import COLUMNS, LINES, words_on
 from vdr.models.tokenizer import word_token_ids
 
-__all__ = ["IN_DOMAIN", "MERGED_COLUMNS", "MERGED_LINES", "WORDS_A_TOKEN", "ReadingPages", "draw_reading_pages", "token_words"]
+__all__ = [
+    "IN_DOMAIN",
+    "MERGED_COLUMNS",
+    "MERGED_LINES",
+    "WORDS_A_TOKEN",
+    "ReadingPages",
+    "draw_reading_pages",
+    "token_words",
+]
 
 # A merged token covers 2 lines × 4 characters.
 MERGED_LINES, MERGED_COLUMNS = LINES // 2, COLUMNS // 4
 WORDS_A_TOKEN = 10
-IN_DOMAIN = (("form", "letter"), ("form", "memo"), ("finance", "table"), ("report", "article"), ("chart", "barchart"), ("stat", "poster"))
+IN_DOMAIN = (
+    ("form", "letter"),
+    ("form", "memo"),
+    ("finance", "table"),
+    ("report", "article"),
+    ("chart", "barchart"),
+    ("stat", "poster"),
+)
 
 
 @dataclass
@@ -33,7 +48,9 @@ class ReadingPages:
         return len(self.records)
 
 
-def token_words(characters: np.ndarray, tokenizer: PreTrainedTokenizerBase, blank: int, cache: dict[str, list[int]]) -> np.ndarray:
+def token_words(
+    characters: np.ndarray, tokenizer: PreTrainedTokenizerBase, blank: int, cache: dict[str, list[int]]
+) -> np.ndarray:
     """Ids of the words that touch each merged token, int64 ``[MERGED_LINES · MERGED_COLUMNS, K]``, −1 padded.
 
     A token with no word has the one id ``blank``.
@@ -51,7 +68,9 @@ def token_words(characters: np.ndarray, tokenizer: PreTrainedTokenizerBase, blan
     return out
 
 
-def draw_reading_pages(count: int, seed: int, tokenizer: PreTrainedTokenizerBase, *, scatter_share: float = 0.6) -> ReadingPages:
+def draw_reading_pages(
+    count: int, seed: int, tokenizer: PreTrainedTokenizerBase, *, scatter_share: float = 0.6
+) -> ReadingPages:
     """``count`` pages: words anywhere, and in-domain layouts with common and rare vocabulary (never a suite's layout)."""
     rng = np.random.default_rng(seed)
     blank = tokenizer.convert_tokens_to_ids("<|vision_pad|>")
@@ -70,5 +89,8 @@ def draw_reading_pages(count: int, seed: int, tokenizer: PreTrainedTokenizerBase
         words.append(token_words(chars, tokenizer, blank, cache))
         records.append(record)
     return ReadingPages(
-        torch.from_numpy(np.stack(pixels)), torch.from_numpy(np.stack(characters)), torch.from_numpy(np.stack(words)), records
+        torch.from_numpy(np.stack(pixels)),
+        torch.from_numpy(np.stack(characters)),
+        torch.from_numpy(np.stack(words)),
+        records,
     )

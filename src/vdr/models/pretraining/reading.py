@@ -99,7 +99,9 @@ def read_worker(rank: int, processes: int, settings: PretrainingSettings, out: P
         index = torch.randint(len(pages), (batch,), generator=generator)
         features = forward(patchify(pages.pixels[index], images))
         words = word_loss(word_logits(features, embedding), pages.words[index], blank)
-        letters = F.cross_entropy(head(features).view(-1, CHARACTERS), character_targets(pages.characters[index]).view(-1))
+        letters = F.cross_entropy(
+            head(features).view(-1, CHARACTERS), character_targets(pages.characters[index]).view(-1)
+        )
         loss = words + letters
         optimiser.zero_grad()
         loss.backward()
@@ -117,13 +119,18 @@ def read_worker(rank: int, processes: int, settings: PretrainingSettings, out: P
         out.mkdir(parents=True, exist_ok=True)
         match_lengths(visual, embedding, held_out)
         pd.DataFrame(log).to_csv(out / "reading.csv", index=False)
-        torch.save({"visual": visual.state_dict(), "embedding": embedding.detach(), "head": head.state_dict()}, out / "vision.pt")
+        torch.save(
+            {"visual": visual.state_dict(), "embedding": embedding.detach(), "head": head.state_dict()},
+            out / "vision.pt",
+        )
 
 
 @torch.no_grad()
 def match_lengths(visual: nn.Module, embedding: torch.Tensor, pages: ReadingPages) -> None:
     """Scale the tower's output to the embeddings' length (cosines do not change), so that both suit one residual stream."""
-    features = vision_forward(visual, patchify(pages.pixels, mini_image_processor()), (MERGED_LINES * 2, MERGED_COLUMNS * 2))
+    features = vision_forward(
+        visual, patchify(pages.pixels, mini_image_processor()), (MERGED_LINES * 2, MERGED_COLUMNS * 2)
+    )
     factor = embedding.norm(dim=-1).mean() / features.norm(dim=-1).mean()
     last = visual.merger.mlp[-1]
     last.weight.mul_(factor)
@@ -131,9 +138,13 @@ def match_lengths(visual: nn.Module, embedding: torch.Tensor, pages: ReadingPage
 
 
 @torch.no_grad()
-def reading_accuracy(visual: nn.Module, head: nn.Module, embedding: torch.Tensor, pages: ReadingPages, blank: int) -> dict[str, float]:
+def reading_accuracy(
+    visual: nn.Module, head: nn.Module, embedding: torch.Tensor, pages: ReadingPages, blank: int
+) -> dict[str, float]:
     """Held-out reading: accuracy on printed characters, and recall of a token's words among as many best guesses."""
-    features = vision_forward(visual, patchify(pages.pixels, mini_image_processor()), (MERGED_LINES * 2, MERGED_COLUMNS * 2))
+    features = vision_forward(
+        visual, patchify(pages.pixels, mini_image_processor()), (MERGED_LINES * 2, MERGED_COLUMNS * 2)
+    )
     target = character_targets(pages.characters)
     guess = head(features).view(*target.shape, CHARACTERS).argmax(-1)
     printed = target > 0

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 from pydantic import Field
 
 from vdr.study.base import Section
@@ -19,11 +21,14 @@ class TeacherPretrainingSettings(Section):
     batch_pages: int = Field(24, ge=2, description="pages a step, over all processes")
     queries_a_page: int = Field(8, ge=1)
     learning_rate: float = Field(1e-3, gt=0)
+    full_tasks: tuple[Literal["rate", "yes_no", "describe"], ...] = Field(
+        ("rate", "describe", "rate", "yes_no", "describe"), min_length=1, description="what the full prompts ask, in turn"
+    )
     full_learning_rate: float = Field(8e-4, gt=0, description="peak rate of the steps with the full prompts")
     presence_weight: float = Field(1.0, ge=0, description="weight of the auxiliary presence loss")
     hard_share: float = Field(0.7, ge=0, le=1, description="share of hard negatives at the end of the curriculum")
     short_steps: int = Field(800, ge=1, description="steps that ask for the rating straight after the query")
-    full_steps: int = Field(400, ge=1, description="steps with the full prompts")
+    full_steps: int = Field(600, ge=1, description="steps with the full prompts")
 
 
 class TeacherSettings(Section):

@@ -104,13 +104,17 @@ def auc(truth: np.ndarray, score: np.ndarray) -> float:
 
 
 def describe(query: QueryRecord, page: PageRecord) -> str:
-    """The region that answers: the printed label, its value, and what the page is about (in the page's own words)."""
+    """The region that answers: the printed label, the words of its value, and what the page is about (in the page's own words).
+
+    Bare numbers are left out: a teacher of this size cannot copy digits, and a student of this size does not read them.
+    """
     parts = []
     for key in query.asked:
         if key in page.attributes:
             column = next((v for values in query.conditions.values() for v in values if (key, v) in page.values), None)
             if column is None:
                 column = next(c for k, c in page.values if k == key)
-            parts.append(f"{page.wording[key]} {page.values[(key, column)]}")
+            value = [w for w in page.values[(key, column)].split(" ") if w.isalpha() and len(w) > 2]
+            parts.append(" ".join([page.wording[key], *value]))
     about = " ".join(v for values in page.slots.values() for v in values)
     return f"{', '.join(parts)}; {about}".lower()

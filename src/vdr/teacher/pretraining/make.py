@@ -26,7 +26,9 @@ def make_teacher(out: Path, backbone: Path, settings: TeacherPretrainingSettings
     """Write ``checkpoint/`` (the hub's format), ``loss.csv``, ``report.json`` and ``samples/``."""
     if not (out / "teacher.csv").is_file():
         launch(school_worker, settings.processes, settings, backbone, out)
-    measures.update({k: v for k, v in teacher_report(out / "checkpoint", settings.seed, out).items() if k != "examples"})
+    measures.update(
+        {k: v for k, v in teacher_report(out / "checkpoint", settings.seed, out).items() if k != "examples"}
+    )
 
 
 def teacher_report(checkpoint: Path, seed: int, out: Path, pages: int = 150) -> dict[str, Any]:
@@ -56,18 +58,31 @@ def teacher_report(checkpoint: Path, seed: int, out: Path, pages: int = 150) -> 
             grounded += label in text.split(" ")
         if i < 3:
             Image.fromarray(layouts.render(record)[0]).save(out / "samples" / f"page-{i}.png")
-            examples.append({"page": f"samples/page-{i}.png", "queries": queries, "replies": replies, "descriptions": texts})
+            examples.append(
+                {"page": f"samples/page-{i}.png", "queries": queries, "replies": replies, "descriptions": texts}
+            )
     t, r, p = np.asarray(truth), np.asarray(ratings), np.asarray(chances)
     known = ~np.isnan(r)
     said = r >= 0.5
     report = {
-        "pages": pages, "pairs": len(t), "parsed_share": parsed / len(t), "true_share": float(t.mean()),
-        "auc": auc(t[known], r[known]), "yesno_auc": auc(t, p),
-        "accuracy": float((said == t)[known].mean()), "recall": float(said[known & t].mean()), "specificity": float((~said[known & ~t]).mean()),
-        "specificity_on_topic": float((~said[known & np.asarray(hard)]).mean()), "precision_of_protection": float(t[known & said].mean()),
-        "miss_rate": float(t[known & ~said].mean()), "share_at_0": float((r[known] == 0).mean()), "share_at_100": float((r[known] == 1).mean()),
-        "descriptions": written, "descriptions_that_name_the_label": grounded / max(1, written), "examples": examples,
-    }  # fmt: skip
+        "pages": pages,
+        "pairs": len(t),
+        "parsed_share": parsed / len(t),
+        "true_share": float(t.mean()),
+        "auc": auc(t[known], r[known]),
+        "yesno_auc": auc(t, p),
+        "accuracy": float((said == t)[known].mean()),
+        "recall": float(said[known & t].mean()),
+        "specificity": float((~said[known & ~t]).mean()),
+        "specificity_on_topic": float((~said[known & np.asarray(hard)]).mean()),
+        "precision_of_protection": float(t[known & said].mean()),
+        "miss_rate": float(t[known & ~said].mean()),
+        "share_at_0": float((r[known] == 0).mean()),
+        "share_at_100": float((r[known] == 1).mean()),
+        "descriptions": written,
+        "descriptions_that_name_the_label": grounded / max(1, written),
+        "examples": examples,
+    }
     (out / "report.json").write_text(json.dumps(report, indent=1) + "\n")
     if (out / "teacher.csv").is_file():
         pd.read_csv(out / "teacher.csv").to_csv(out / "loss.csv", index=False)

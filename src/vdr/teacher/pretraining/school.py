@@ -43,7 +43,7 @@ def grow_teacher(backbone: Path, layers: int) -> Qwen2_5_VLForConditionalGenerat
     processor = Processor.from_pretrained(backbone)
     torch.manual_seed(0)
     model = Qwen2_5_VLForConditionalGeneration(mini_config(processor.tokenizer, text_layers=layers))
-    missing, unexpected = model.load_state_dict(small.state_dict(), strict=False)
+    _, unexpected = model.load_state_dict(small.state_dict(), strict=False)
     assert not unexpected, unexpected
     for layer in model.model.language_model.layers[small.config.text_config.num_hidden_layers :]:
         nn.init.zeros_(layer.self_attn.o_proj.weight)
@@ -166,14 +166,27 @@ def school_worker(rank: int, processes: int, settings: TeacherPretrainingSetting
         peak = settings.learning_rate if short else settings.full_learning_rate
         for group in optimiser.param_groups:
             group["lr"] = peak * cosine_schedule(*part, 20)
-        task = SHORT if short else (RATE, RATE, YES_NO, RATE, DESCRIBE)[step % 5]
+        task = SHORT if short else settings.full_tasks[step % len(settings.full_tasks)]
         hard = settings.hard_share * min(1.0, step / (0.5 * settings.short_steps))
         index = rng.integers(len(records), size=n)
         lessons = [[draw_lesson(rng, records[i], records, hard) for _ in range(settings.queries_a_page)] for i in index]
         if task == DESCRIBE:
-            lessons = [[draw_lesson_positive(rng, records[i]) for _ in range(2)] for i in index]
-        rows = room.rows(task, features[torch.from_numpy(index)], _texts(lessons), _replies(task, lessons, [records[i] for i in index]))
-        loss, parts = lesson_loss(tower, presence_head, embedding, rows, lessons, settings.presence_weight if task in (SHORT, RATE) else 0.0, room)
+            lessons = [[draw_lesson_positive(rng, records[i]) for _ in range(4)] for i in index]
+        rows = room.rows(
+            task,
+            features[torch.from_numpy(index)],
+            _texts(lessons),
+            _replies(task, lessons, [records[i] for i in index]),
+        )
+        loss, parts = lesson_loss(
+            tower,
+            presence_head,
+            embedding,
+            rows,
+            lessons,
+            settings.presence_weight if task in (SHORT, RATE) else 0.0,
+            room,
+        )
         optimiser.zero_grad()
         loss.backward()
         average_gradients(parameters)
@@ -225,7 +238,13 @@ def _replies(task: str, lessons: list[list[Lesson]], pages: list) -> list[list[s
 
 
 def lesson_loss(
-    tower: LeanTower, presence_head: nn.Linear, embedding: torch.Tensor, rows: dict, lessons: list[list[Lesson]], presence_weight: float, room: Classroom
+    tower: LeanTower,
+    presence_head: nn.Linear,
+    embedding: torch.Tensor,
+    rows: dict,
+    lessons: list[list[Lesson]],
+    presence_weight: float,
+    room: Classroom,
 ) -> tuple[torch.Tensor, dict[str, float]]:
     """Cross-entropy of the reply, and of the presence head at the query's content words."""
     hidden = tower(rows["x"], rows["positions"], rows["groups"])
@@ -236,7 +255,10 @@ def lesson_loss(
     blocks, flat = rows["blocks"], [lesson for row in lessons for lesson in row]
     where, truth = [], []
     for i, lesson in enumerate(flat):
-        names = {room.tokenizer(f" {w}", add_special_tokens=False)["input_ids"][0]: held for w, held in lesson.presence.items()}
+        names = {
+            room.tokenizer(f" {w}", add_special_tokens=False)["input_ids"][0]: held
+            for w, held in lesson.presence.items()
+        }
         for j, token in enumerate(blocks[i].tolist()):
             if token in names:
                 where.append(rows["first_row"] + i * blocks.shape[1] + j)
@@ -254,7 +276,9 @@ class Examination:
         self.records = [draw_lesson_page(rng, f"exam-{i}") for i in range(48)]
         pixels = torch.from_numpy(np.stack([layouts.render(r)[0] for r in self.records]))
         self.features = vision_features(model.model.visual, pixels, images)  # type: ignore[arg-type]
-        self.lessons = [[draw_lesson(rng, r, self.records, 0.0 if k < 4 else 1.0) for k in range(8)] for r in self.records]
+        self.lessons = [
+            [draw_lesson(rng, r, self.records, 0.0 if k < 4 else 1.0) for k in range(8)] for r in self.records
+        ]
         self.room = room
         self.values = torch.tensor([room._ids(str(v))[0] for v in (0, 20, 50, 75, 100)])
 
