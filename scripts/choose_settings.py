@@ -73,7 +73,16 @@ def prepare(options: argparse.Namespace) -> None:
 
 def child(options: argparse.Namespace, rate: float, epochs: float) -> list[list[str]]:
     """One training run in a process of its own; its rows."""
-    command = [sys.executable, __file__, "--profile", options.profile, "--arm", options.arm, "--seed", str(options.seed)]
+    command = [
+        sys.executable,
+        __file__,
+        "--profile",
+        options.profile,
+        "--arm",
+        options.arm,
+        "--seed",
+        str(options.seed),
+    ]
     command += ["--set", *options.set, "--child", repr(rate), repr(epochs)]
     done = subprocess.run(command, capture_output=True, text=True, env=os.environ | {"OMP_NUM_THREADS": "1"})
     if done.returncode:
@@ -96,7 +105,9 @@ def one(options: argparse.Namespace, rate: float, epochs: float) -> None:
                      Path(folder), measures, label=f"{arm.name} {rate:g}")  # fmt: skip
     spent = (time.thread_time() - began) / measures["steps"]
     for found in measures["validation"]:
-        print(f"{arm.name},{rate:g},{epochs:g},{found['epoch']:g},{found['infonce']:.4f},{found['ndcg5']:.2f},{spent:.4f}")
+        print(
+            f"{arm.name},{rate:g},{epochs:g},{found['epoch']:g},{found['infonce']:.4f},{found['ndcg5']:.2f},{spent:.4f}"
+        )
 
 
 if __name__ == "__main__":

@@ -252,10 +252,10 @@ def test_the_child_process_gives_the_same_bytes(
     (tmp_path / "spec.json").write_text(json.dumps(spec))
     command = [sys.executable, "-m", "vdr.training.child", "--spec", str(tmp_path / "spec.json")]
     environment = os.environ | {"OMP_NUM_THREADS": "1"}
-    subprocess.run(command, check=True, env=environment, capture_output=True, timeout=120)
+    subprocess.run(command, check=True, env=environment, capture_output=True, timeout=600)
     assert content(tmp_path / "there") == content(here.out)
     assert json.loads((tmp_path / "measures.json").read_text())["steps"] == 3
     (tmp_path / "spec.json").write_text(json.dumps(spec | {"sede": 1}))
-    failed = subprocess.run(command, env=environment, capture_output=True, timeout=120, text=True)
+    failed = subprocess.run(command, env=environment, capture_output=True, timeout=600, text=True)
     assert failed.returncode == 2
     assert failed.stderr.strip() == "vdr: spec: unknown sede"
