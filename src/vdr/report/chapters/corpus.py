@@ -45,7 +45,12 @@ def corpus_table(record: Record) -> pd.DataFrame:
         truth = ours["unlabelled_relevant_pages"]
         rows.append(("relevant pages without a label a query, median (truth)", truth["median"], None))
         rows.append(("queries without any (truth)", round(truth["queries_with_none"], 3), None))
-    return pd.DataFrame(rows, columns=["quantity", "this run", "paper"]).astype({"this run": object, "paper": object})
+    shown = [(name, _shown(ours), _shown(theirs)) for name, ours, theirs in rows]
+    return pd.DataFrame(shown, columns=["quantity", "this run", "paper"])
+
+
+def _shown(value: float | None) -> str:
+    return "–" if value is None else f"{int(value):,}" if float(value).is_integer() else f"{value:g}"
 
 
 def suite_table(record: Record) -> pd.DataFrame:

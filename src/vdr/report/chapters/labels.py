@@ -34,8 +34,8 @@ def pool_table(record: Record) -> pd.DataFrame:
                 lines |= {f"{stage}: {name.replace('_', ' ')}": value for name, value in own.items()}
     if not lines:
         raise BadInput("the record holds no pools", todo="record a run with an arm that mines")
-    shown = [round(v, 4) if isinstance(v, float) else v for v in lines.values()]
-    return pd.DataFrame({"measure": list(lines), "value": shown}).astype({"value": object})
+    shown = [f"{v:g}" if isinstance(v, float) else f"{v:,}" if isinstance(v, int) else str(v) for v in lines.values()]
+    return pd.DataFrame({"measure": list(lines), "value": shown})
 
 
 def incompleteness_table(record: Record) -> pd.DataFrame:

@@ -30,7 +30,7 @@ __all__ = [
 
 
 # Columns of a loss table that are no loss.
-_NO_LOSS = {"epoch", "seconds", "learning_rate", "lr", "grad_norm", "stage"}
+_NO_LOSS = {"epoch", "seconds", "learning_rate", "lr", "grad_norm", "stage", "characters_right", "words_recalled"}
 
 
 def report_of(record: Record, weights: str) -> dict[str, Any]:
@@ -52,7 +52,8 @@ def flat(report: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 def report_table(record: Record, weights: str, begins: str = "") -> pd.DataFrame:
     """A report as a table: measure, value (those whose name begins with `begins`)."""
     lines = {name: value for name, value in flat(report_of(record, weights)).items() if name.startswith(begins)}
-    return pd.DataFrame({"measure": list(lines), "value": list(lines.values())}).astype({"value": object})
+    shown = [f"{value:,}" if isinstance(value, int) else str(value) for value in lines.values()]
+    return pd.DataFrame({"measure": list(lines), "value": shown})
 
 
 def loss_figure(record: Record, weights: str) -> Figure:
@@ -85,20 +86,22 @@ def reading_figure(record: Record, weights: str = "backbone", most: int = 3) -> 
 
     style()
     examples = report_of(record, weights)["examples"][:most]
-    figure, axes = plt.subplots(2, len(examples), figsize=(5.2 * len(examples), 7.4), squeeze=False)
+    figure, axes = plt.subplots(2, len(examples), figsize=(5.2 * len(examples), 5.8), squeeze=False)
     for (page, text), example in zip(axes.T, examples, strict=True):
         image = plt.imread(record.extra(f"weights/{weights}/{example['page']}"))
         page.imshow(image, interpolation="nearest", cmap="gray")
         page.set_axis_off()
         truth, read = example["truth"].split(" | "), example["read"].split(" | ")
         columns = max(round((len(read) * image.shape[1] / image.shape[0]) ** 0.5), 1)
-        for at, (right, word) in enumerate(zip(truth, read, strict=True)):
-            colour = PALETTE["run"] if word == right else PALETTE["paper"]
-            text.text(at % columns + 0.5, at // columns + 0.5, word, color=colour, fontsize=6, ha="center", va="center")
+        # A token holds up to four words side by side and above one another; their order within it is not read.
+        good = [sorted(a.split()) == sorted(b.split()) for a, b in zip(truth, read, strict=True)]
+        for at, word in enumerate(read):
+            colour, words = PALETTE["run" if good[at] else "paper"], word.replace(" ", "\n")
+            place = (at % columns + 0.5, at // columns + 0.5)
+            text.text(*place, words, color=colour, fontsize=6.5, ha="center", va="center", linespacing=0.95)
         text.set(xlim=(0, columns), ylim=(-(-len(read) // columns), 0), xticks=range(columns + 1), yticks=[])
         text.set_xticklabels([])
-        right = sum(a == b for a, b in zip(truth, read, strict=True))
-        text.set_title(f"read: {right} of {len(read)} image tokens right", fontsize=9)
+        text.set_title(f"read: {sum(good)} of {len(read)} image tokens right", fontsize=9)
     figure.tight_layout()
     return figure
 
