@@ -15,10 +15,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 import numpy as np
 
 from vdr.corpus import vocabulary as words
+
+T = TypeVar("T")
 
 DOMAINS = {
     "form": words.FORM,
@@ -75,7 +78,7 @@ class QueryRecord:
         return "specific" if self.conditions else "broad"
 
 
-def pick(rng: np.random.Generator, options: Sequence, weights: Sequence[float] | None = None):
+def pick(rng: np.random.Generator, options: Sequence[T], weights: Sequence[float] | None = None) -> T:
     """One of ``options`` (kept as the Python object it is)."""
     if weights is None:
         return options[int(rng.integers(len(options)))]
