@@ -124,7 +124,9 @@ def _norm(x: torch.Tensor, eps: float) -> tuple[torch.Tensor, torch.Tensor]:
     return y, scale
 
 
-def _norm_backward(grad: torch.Tensor, y: torch.Tensor, scale: torch.Tensor, add: torch.Tensor | None = None) -> torch.Tensor:
+def _norm_backward(
+    grad: torch.Tensor, y: torch.Tensor, scale: torch.Tensor, add: torch.Tensor | None = None
+) -> torch.Tensor:
     """Gradient of `y = x · scale(x)` plus `add`, written over `grad`, which must be contiguous."""
     native = _kernels(grad)
     if native is None:
@@ -132,7 +134,9 @@ def _norm_backward(grad: torch.Tensor, y: torch.Tensor, scale: torch.Tensor, add
         grad.addcmul_(y, along, value=-1).mul_(scale)
         return grad if add is None else grad.add_(add)
     n, width = grad.shape
-    native.vdr_norm_backward(pointer(grad), pointer(y), pointer(scale), pointer(add), pointer(grad), _int(n), _int(width))
+    native.vdr_norm_backward(
+        pointer(grad), pointer(y), pointer(scale), pointer(add), pointer(grad), _int(n), _int(width)
+    )
     return grad
 
 
@@ -162,7 +166,9 @@ def _swiglu_backward(both: torch.Tensor, sigmoid: torch.Tensor, grad: torch.Tens
         slope = torch.addcmul(sigmoid, swish, sigmoid, value=-1).add_(swish)
         torch.mul(grad * value, slope, out=result[:, :half])
         return result
-    native.vdr_swiglu_backward(pointer(both), pointer(sigmoid), pointer(grad), pointer(result), _int(both.shape[0]), _int(half))
+    native.vdr_swiglu_backward(
+        pointer(both), pointer(sigmoid), pointer(grad), pointer(result), _int(both.shape[0]), _int(half)
+    )
     return result
 
 
@@ -256,7 +262,13 @@ class _NativeAttention:
 
     def _sizes(self, group: Group) -> tuple[Any, ...]:
         shared = self.groups[group.prefix] if group.prefix is not None else None
-        numbers = (group.start, group.count, group.length, shared.start if shared else 0, shared.length if shared else 0)
+        numbers = (
+            group.start,
+            group.count,
+            group.length,
+            shared.start if shared else 0,
+            shared.length if shared else 0,
+        )
         return (
             *map(_int, numbers),
             _int(self.shape.heads),
@@ -274,7 +286,9 @@ class _NativeAttention:
             wide = -(-(before + group.length) // 16) * 16
             share = qk.new_empty(group.count, self.shape.heads, group.length, wide)
             _done(
-                self.native.vdr_attention(pointer(qk), pointer(v), _int(v.stride(0)), pointer(result), pointer(share), *self._sizes(group))
+                self.native.vdr_attention(
+                    pointer(qk), pointer(v), _int(v.stride(0)), pointer(result), pointer(share), *self._sizes(group)
+                )
             )
             self.share.append(share)
         return result

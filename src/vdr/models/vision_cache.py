@@ -84,7 +84,11 @@ class LiveFeatures:
             image = self.pages.image(self.pages.index(page))
         rules = self.processor.image_processor
         unit, (width, height) = rules.patch_size * rules.merge_size, image.size
-        if width % unit or height % unit or not rules.size["shortest_edge"] <= width * height <= rules.size["longest_edge"]:
+        if (
+            width % unit
+            or height % unit
+            or not rules.size["shortest_edge"] <= width * height <= rules.size["longest_edge"]
+        ):
             return self.processor.pixels([image])
         # Nothing to resize: the same patches without the image processor's cost a page.
         patches = patchify(torch.from_numpy(np.asarray(image.convert("RGB")).copy())[None], rules)[0]
