@@ -91,11 +91,11 @@ def collect(root: Path, settings: CompressionSettings, scores: Mapping[str, Arte
         shutil.copy(artefact.path / "scores.csv", work / f"scores-{name}.csv")
         encoders[name] = json.loads((artefact.path / "encoder.json").read_text(encoding="utf-8"))
         keys[f"scores-{name}"] = artefact.key
-    for stage, artefact in (("serving", serving), ("cases", cases)):
-        if artefact is None:
+    for stage, part in (("serving", serving), ("cases", cases)):
+        if part is None:
             continue
-        keys[stage] = artefact.key
-        for file in sorted(artefact.path.iterdir()):
+        keys[stage] = part.key
+        for file in sorted(part.path.iterdir()):
             if file.name != "manifest.json" and file.is_file():
                 shutil.copy(file, work / file.name)
     files = {path.name: sha256_file(path) for path in sorted(work.iterdir())}

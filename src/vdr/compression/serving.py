@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -88,21 +89,21 @@ def measure_serving(corpus: ServingCorpus, settings: CompressionSettings, widths
         f"HAC top {first} → raw d={d}": (
             lambda wide, slim: cascade(hac, raw, slim, slim, first=first, depth=min(10, first)), [hac, raw]),
     }
-    single = {name: [] for name in forms}
-    encode_ms = []
+    single: dict[str, list[float]] = {name: [] for name in forms}
+    encode_ms: list[float] = []
     for i in range(len(queries)):
         wide, slim = _take(at_full, np.array([i]), ""), _take(at_d, np.array([i]), "")
         if encode is not None:
-            encode_ms.append(_best(lambda i=i: encode(i), 1))
+            encode_ms.append(_best(partial(encode, i), 1))
         for name, (ask, _) in forms.items():
-            single[name].append(_best(lambda ask=ask, wide=wide, slim=slim: ask(wide, slim), repeats))
+            single[name].append(_best(partial(ask, wide, slim), repeats))
     rows = []
     for name, (ask, indexes) in forms.items():
         batches = []
         for start in range(0, len(queries) - settings.batch + 1, settings.batch):
             chosen = np.arange(start, start + settings.batch)
             wide, slim = _take(at_full, chosen, ""), _take(at_d, chosen, "")
-            batches.append(_best(lambda ask=ask, wide=wide, slim=slim: ask(wide, slim), repeats))
+            batches.append(_best(partial(ask, wide, slim), repeats))
         ms = np.array(single[name])
         batch_ms = float(np.median(batches)) if batches else float("nan")
         enc = float(np.median(encode_ms)) if encode_ms else float("nan")

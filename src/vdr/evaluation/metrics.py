@@ -80,7 +80,7 @@ def _top(hits: Any, depth: int, query: str, where: str) -> list[str]:
         total = sum(hits.values())  # one NaN anywhere makes the sum NaN, and so does +inf with -inf
         if total != total:
             raise BadInput(f"query {query!r} has a score that is NaN", where=where)
-        items = hits.items()
+        items = list(hits.items())
         if len(hits) > depth:  # only what reaches the depth-th best score, ties included, is sorted by name
             lowest = sorted(hits.values(), reverse=True)[depth - 1]
             items = [item for item in items if item[1] >= lowest]

@@ -90,8 +90,11 @@ def search(q: torch.Tensor, qo: np.ndarray, p: torch.Tensor, po: np.ndarray, wid
     starts, ends = (po[:-1], po[1:]) if chosen is None else (po[chosen], po[chosen + 1])
     reach = po if chosen is None else np.concatenate([[0], np.cumsum(ends - starts)])
     out = np.empty((1 if widths is None else len(widths), len(qo) - 1, len(starts)), dtype=np.float32)
-    native.run(lambda part: score(lanes, qo, pages, starts, *part, out[:, :, part[0]:], widths=widths, inverse=inverse, ends=ends),
-               parts(reach, len(q) * q.shape[1]))
+
+    def fill(part: tuple[int, int]) -> None:
+        score(lanes, qo, pages, starts, *part, out[:, :, part[0]:], widths=widths, inverse=inverse, ends=ends)
+
+    native.run(fill, parts(reach, len(q) * q.shape[1]))
     out[:, np.diff(qo) == 0] = 0.0
     return out
 
@@ -109,8 +112,11 @@ def batch(q: torch.Tensor, p: torch.Tensor, q_mask: torch.Tensor, p_mask: torch.
     if p.dim() == 3:
         lanes, po = Lanes(q.reshape(b * lq, -1)), np.arange(c + 1, dtype=np.int64) * lp
         qo, out, at = np.arange(b + 1, dtype=np.int64) * lq, scores.numpy()[None], winners.view(b * lq, c)
-        native.run(lambda part: score(lanes, qo, pages, po, *part, out[:, :, part[0]:], weight=weight, mask=valid,
-                                      mean=mean, at=at[:, part[0]:]), parts(po, b * lq * q.shape[-1]))
+
+        def fill(part: tuple[int, int]) -> None:
+            score(lanes, qo, pages, po, *part, out[:, :, part[0]:], weight=weight, mask=valid, mean=mean, at=at[:, part[0]:])
+
+        native.run(fill, parts(po, b * lq * q.shape[-1]))
         return scores, winners
     po, qo = np.arange(b * c + 1, dtype=np.int64) * lp, np.array([0, lq], dtype=np.int64)
 
