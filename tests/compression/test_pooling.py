@@ -16,6 +16,7 @@ from vdr.compression.pooling import (
     compress,
     grid_cells,
     image_only,
+    labels_on_device,
     pool_page,
     position_features,
     unit,
@@ -150,6 +151,18 @@ def test_the_page_order_and_the_number_of_threads_change_nothing():
     assert [len(part) for part in labels] == [48, 5, 9, 48]
     alone = pool_page(image_only(pages).item(2), (3, 3), Pooling("hac", 16, 4))
     assert np.array_equal(first.item(2), alone.centroids)
+
+
+@pytest.mark.parametrize("method", ["hac", "ward"])
+def test_the_device_path_gives_the_same_partitions(method):
+    """Run here on the CPU: the batched path is plain torch, whatever the device."""
+    pages = page_set([(6, 8), (3, 3), (6, 8), (1, 5), (6, 8)])
+    pooling = Pooling(method, 16, 4)
+    _, want = compress(pages, pooling)
+    got = labels_on_device(image_only(pages), [(6, 8), (3, 3), (6, 8), (1, 5), (6, 8)], pooling, "cpu", budget=40_000)
+    assert all(np.array_equal(a, b) for a, b in zip(got, want, strict=True))
+    with pytest.raises(BadInput, match="p1"):
+        labels_on_device(image_only(pages), [(6, 8), (2, 3), (6, 8), (1, 5), (6, 8)], pooling, "cpu")
 
 
 def test_context_tokens_are_left_out():

@@ -66,6 +66,7 @@ def index(
     w_pos: Annotated[float, typer.Option(help="weight of position (hac)")] = 0.1,
     trained: Annotated[str, typer.Option(help="widths the encoder was trained at, e.g. 64,128; others are refused")] = "",
     storage: Annotated[str, typer.Option(help="float16, bfloat16 or float32")] = "float16",
+    device: Annotated[str, typer.Option(help="cpu, or cuda to cluster on a GPU")] = "cpu",
 ) -> None:
     """Build an index from encoded pages: raw, or compressed to K centroids a page."""
     from vdr.compression.index import build_index
@@ -80,7 +81,7 @@ def index(
     if method != "raw":
         pooling = Pooling(method, made.width, k, w_pos)  # type: ignore[arg-type]
         about |= {"pooling": pooling.name}
-        made = compress(made, pooling)[0]
+        made = compress(made, pooling, device=device)[0]
     built = build_index(made, out, storage=storage, made_from=about)  # type: ignore[arg-type]
     typer.echo(f"{out}: {len(built)} pages, {len(built.vectors)} vectors of width {built.width}, {built.payload} bytes of payload")
 

@@ -22,12 +22,13 @@ from dataclasses import dataclass, replace
 from typing import Literal, get_args
 
 import numpy as np
+import torch
 
 from vdr.errors import BadInput
 from vdr.evaluation.vectors import VectorSet
 from vdr.kernels import native
 from vdr.kernels.native import pointer
-from vdr.kernels.ward import check_features, ward_labels
+from vdr.kernels.ward import check_features, ward_batch, ward_labels
 
 __all__ = ["Method", "Pooled", "Pooling", "blend", "compress", "image_only", "pool_page", "position_features", "unit"]
 
@@ -182,19 +183,27 @@ def image_only(pages: VectorSet) -> VectorSet:
     return replace(pages, vectors=pages.vectors[kept], offsets=offsets, is_image=np.ones(len(pages.vectors[kept]), bool))
 
 
-def compress(pages: VectorSet, pooling: Pooling, *, workers: int | None = None) -> tuple[VectorSet, list[np.ndarray]]:
+def compress(pages: VectorSet, pooling: Pooling, *, workers: int | None = None, device: str = "cpu"
+             ) -> tuple[VectorSet, list[np.ndarray]]:
     """Pool every page, spread over threads: the set of centroids (fp16) and each page's labels.
 
-    Context tokens are left out. Raises BadInput naming the page.
+    Context tokens are left out. ``device`` other than "cpu" clusters there (methods hac and ward), many pages of one size at
+    a time, with costs in fp32: near-ties may be decided otherwise than on the CPU. Raises BadInput naming the page.
     """
     if pages.grid is None:
         raise BadInput("the pages come without their grid", todo="encode the pages again")
     images = image_only(pages)
-    grid = pages.grid
+    grids = [(int(h), int(w)) for h, w in pages.grid]
+    given: list[np.ndarray] | None = None
+    if device != "cpu" and pooling.method in ("hac", "ward"):
+        given = labels_on_device(images, grids, pooling, device)
 
     def one(i: int) -> Pooled:
         try:
-            return pool_page(images.item(i), (int(grid[i][0]), int(grid[i][1])), pooling)
+            if given is None:
+                return pool_page(images.item(i), grids[i], pooling)
+            v = unit(images.item(i)[:, : pooling.d])
+            return Pooled(centroids(v, given[i]).astype(np.float16), given[i])
         except BadInput as error:
             raise BadInput(error.what, where=f"page {pages.ids[i]!r}", todo=error.todo) from error
 
@@ -204,3 +213,25 @@ def compress(pages: VectorSet, pooling: Pooling, *, workers: int | None = None) 
     offsets = np.concatenate([[0], np.cumsum([len(p.centroids) for p in pooled])]).astype(np.int64)
     vectors = np.concatenate([p.centroids for p in pooled])
     return VectorSet(list(pages.ids), vectors, offsets, np.ones(len(vectors), bool)), [p.labels for p in pooled]
+
+
+def labels_on_device(images: VectorSet, grids: list[Grid], pooling: Pooling, device: str, budget: int = 2 << 30) -> list[np.ndarray]:
+    """Ward labels of every page by :func:`vdr.kernels.ward.ward_batch`, pages of one size together, ``budget`` bytes at a time."""
+    labels: list[np.ndarray] = [np.zeros(0, np.int32)] * len(images)
+    sizes: dict[int, list[int]] = {}
+    for i, (height, width) in enumerate(grids):
+        rows = len(images.item(i))
+        if rows != height * width or images.width < pooling.d:
+            raise BadInput(f"{rows} image tokens of width {images.width} on a grid of {height}×{width}, to be cut to {pooling.d}",
+                           where=f"page {images.ids[i]!r}", todo="give the grid after merging")
+        sizes.setdefault(rows, []).append(i)
+    weight = pooling.w_pos if pooling.method == "hac" else 0.0
+    for rows, members in sizes.items():
+        step = max(1, budget // (16 * rows * rows))  # the cost matrix and its temporaries
+        for start in range(0, len(members), step):
+            part = members[start : start + step]
+            features = np.stack([blend(unit(images.item(i)[:, : pooling.d]), grids[i], weight) for i in part])
+            found = ward_batch(torch.from_numpy(features).to(device), pooling.k).cpu().numpy().astype(np.int32)
+            for i, own in zip(part, found, strict=True):
+                labels[i] = own
+    return labels
