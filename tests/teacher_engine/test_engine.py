@@ -15,7 +15,7 @@ from vdr.errors import BadInput
 from vdr.models.mini import save_checkpoint
 from vdr.models.pretraining.reading import new_backbone
 from vdr.models.processing import Processor
-from vdr.models.prompts import RATE_PROMPT, YES_NO_PROMPT, chat
+from vdr.models.prompts import DESCRIBE_PROMPT, RATE_PROMPT, YES_NO_PROMPT, chat
 from vdr.study.sections.teacher import TeacherSettings
 from vdr.teacher.attention import AttentionTeacher
 from vdr.teacher.engines import TransformersTeacher
@@ -131,3 +131,13 @@ def test_special_tokens_in_a_query_stay_text(checkpoint: Path) -> None:
 def test_empty_query_is_refused(checkpoint: Path) -> None:
     with pytest.raises(BadInput, match="empty"):
         Processor.from_pretrained(checkpoint).queries(["  "])
+
+
+def test_descriptions_of_several_pages_equal_each_alone(teacher: TransformersTeacher, page: Image.Image) -> None:
+    other = Image.fromarray(layouts.render(world.draw_page(np.random.default_rng(2), "p", "s", "report", "article"))[0])
+    small = other.resize((112, 112))
+    together = teacher.describe([page, small, other], [QUERIES[:2], QUERIES[:1], QUERIES], DESCRIBE_PROMPT)
+    assert [len(texts) for texts in together] == [2, 1, 3]
+    assert together[0] == teacher.describe([page], [QUERIES[:2]], DESCRIBE_PROMPT)[0]
+    assert together[1] == teacher.describe([small], [QUERIES[:1]], DESCRIBE_PROMPT)[0]
+    assert together[2] == teacher.describe([other], [QUERIES], DESCRIBE_PROMPT)[0]

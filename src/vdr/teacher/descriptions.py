@@ -14,6 +14,8 @@ from vdr.teacher.engines import TransformersTeacher
 
 __all__ = ["write_descriptions"]
 
+PAGES_TOGETHER = 16
+
 
 def write_descriptions(
     rows: pd.DataFrame,
@@ -26,9 +28,13 @@ def write_descriptions(
 ) -> None:
     """Write ``descriptions.parquet`` (row_id, description), one a row, in row order. Empty ones are counted and kept empty."""
     found: dict[int, str] = {}
-    for page_id, part in track(list(rows.groupby("page_id", sort=True)), label=label, unit="pages"):
-        texts = teacher.describe(pages.image(pages.index(str(page_id))), part["query"].tolist(), DESCRIBE_PROMPT)
-        found |= {int(row): text.strip() for row, text in zip(part["row_id"], texts, strict=True)}
+    by_page = [(str(page_id), part) for page_id, part in rows.groupby("page_id", sort=True)]
+    shards = [by_page[i : i + PAGES_TOGETHER] for i in range(0, len(by_page), PAGES_TOGETHER)]
+    for shard in track(shards, label=label, unit="batches"):
+        images = [pages.image(pages.index(page_id)) for page_id, _ in shard]
+        texts = teacher.describe(images, [part["query"].tolist() for _, part in shard], DESCRIBE_PROMPT)
+        for (_, part), written in zip(shard, texts, strict=True):
+            found |= {int(row): text.strip() for row, text in zip(part["row_id"], written, strict=True)}
     table = pd.DataFrame({"row_id": sorted(found), "description": [found[i] for i in sorted(found)]})
     table.to_parquet(out / "descriptions.parquet", index=False)
     measures["descriptions"] = len(table)

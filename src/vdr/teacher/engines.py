@@ -69,20 +69,20 @@ class TransformersTeacher:
     def yes_no(self, page: Image.Image, queries: list[str]) -> list[float]:
         """P(yes) = e^l_yes / (e^l_yes + e^l_no) from the first token's log-probabilities (WT App. B)."""
         yes, no = (self.tokenizer(w, add_special_tokens=False)["input_ids"][0] for w in ("yes", "no"))
-        prefix = self._prefix(page, YES_NO_PROMPT)
+        prefix = self._prefix([page], YES_NO_PROMPT)
         out: list[float] = []
         for batch in self._batches(queries):
-            logits, *_ = self._blocks(prefix, batch, YES_NO_PROMPT)
+            logits, *_ = self._blocks(prefix, [0] * len(batch), batch, YES_NO_PROMPT)
             out += torch.softmax(logits[:, [yes, no]].float(), dim=1)[:, 0].tolist()
         return out
 
     @torch.inference_mode()
     def _reply(self, page: Image.Image, queries: list[str], prompt: str, most: int) -> list[str]:
         distinct = list(dict.fromkeys(queries))
-        prefix = self._prefix(page, prompt)
+        prefix = self._prefix([page], prompt)
         replies: dict[str, str] = {}
         for batch in self._batches(distinct):
-            tokens = self._greedy(prefix, batch, prompt, most)
+            tokens = self._greedy(prefix, [0] * len(batch), batch, prompt, most)
             replies |= dict(zip(batch, self.tokenizer.batch_decode(tokens, skip_special_tokens=True), strict=True))
         return [replies[q] for q in queries]
 
@@ -95,8 +95,9 @@ class TransformersTeacher:
         before, after = chat(prompt).split(" " + SLOT)
         return before, after
 
-    def _prefix(self, page: Image.Image, prompt: str) -> _Prefix:
-        pixel_values, grid = self.processor.pixels([page])
+    def _prefix(self, pages: Sequence[Image.Image], prompt: str) -> _Prefix:
+        """What stands before the query, for pages of one size."""
+        pixel_values, grid = self.processor.pixels(pages)
         ids, mask = self.processor.page_ids(grid, self._split(prompt)[0])
         cache = DynamicCache(config=self.model.config.get_text_config())
         positions, _ = self.model.model.get_rope_index(
@@ -119,9 +120,12 @@ class TransformersTeacher:
         return _Prefix(kept, ids.shape[1], int(positions.max()) + 1)
 
     def _blocks(
-        self, prefix: _Prefix, queries: Sequence[str], prompt: str
+        self, prefix: _Prefix, page_of: Sequence[int], queries: Sequence[str], prompt: str
     ) -> tuple[torch.Tensor, DynamicCache, torch.Tensor, torch.Tensor]:
-        """Logits after each query's prompt ``[k, V]``, the cache behind them, its mask, and the next positions ``[k]``."""
+        """Logits after each query's prompt ``[k, V]``, the cache behind them, its mask, and the next positions ``[k]``.
+
+        ``page_of`` says which of the prefix's pages each query is about.
+        """
         after = self._split(prompt)[1]
         ids = self.tokenizer([f" {q}{after}" for q in queries], add_special_tokens=False)["input_ids"]
         k, longest = len(ids), max(map(len, ids))
@@ -132,7 +136,7 @@ class TransformersTeacher:
             valid[i, : len(row)] = 1
         cache = DynamicCache(config=self.model.config.get_text_config())
         for i, (keys, values) in enumerate(prefix.cache):
-            cache.update(keys.expand(k, -1, -1, -1), values.expand(k, -1, -1, -1), i)
+            cache.update(keys[list(page_of)], values[list(page_of)], i)
         mask = torch.cat([torch.ones(k, prefix.length, dtype=torch.long), valid], dim=1).to(self.device)
         positions = (prefix.next_position + torch.arange(longest)).expand(3, k, -1)
         hidden = self.model.model(
@@ -146,8 +150,10 @@ class TransformersTeacher:
         last = hidden[torch.arange(k), lengths.to(self.device) - 1]
         return self.model.lm_head(last), cache, mask, prefix.next_position + lengths
 
-    def _greedy(self, prefix: _Prefix, queries: Sequence[str], prompt: str, most: int) -> list[list[int]]:
-        logits, cache, mask, position = self._blocks(prefix, queries, prompt)
+    def _greedy(
+        self, prefix: _Prefix, page_of: Sequence[int], queries: Sequence[str], prompt: str, most: int
+    ) -> list[list[int]]:
+        logits, cache, mask, position = self._blocks(prefix, page_of, queries, prompt)
         replies: list[list[int]] = [[] for _ in queries]
         open_rows = torch.ones(len(queries), dtype=torch.bool)
         for step in range(most):
@@ -169,9 +175,25 @@ class TransformersTeacher:
         return replies
 
     # -- descriptions ----------------------------------------------------------------------------------------------
-    def describe(self, page: Image.Image, queries: list[str], prompt: str) -> list[str]:
-        """Grounded descriptions of what answers each query on the page (WT §3, App. J)."""
-        return self._reply(page, queries, prompt, self.settings.description_tokens)
+    @torch.inference_mode()
+    def describe(self, pages: Sequence[Image.Image], queries: Sequence[Sequence[str]], prompt: str) -> list[list[str]]:
+        """Grounded descriptions of what answers each page's queries on it (WT §3, App. J).
+
+        Pages of one size are described together: generation is sequential, so a batch costs little more than a page.
+        """
+        out: list[list[str]] = [[] for _ in pages]
+        by_size: dict[tuple[int, int], list[int]] = {}
+        for i, page in enumerate(pages):
+            by_size.setdefault(page.size, []).append(i)
+        for same in by_size.values():
+            prefix = self._prefix([pages[i] for i in same], prompt)
+            page_of = [n for n, i in enumerate(same) for _ in queries[i]]
+            asked = [query for i in same for query in queries[i]]
+            tokens = self._greedy(prefix, page_of, asked, prompt, self.settings.description_tokens)
+            texts = self.tokenizer.batch_decode(tokens, skip_special_tokens=True)
+            for n, text in zip(page_of, texts, strict=True):
+                out[same[n]].append(text)
+        return out
 
 
 @dataclass(frozen=True)

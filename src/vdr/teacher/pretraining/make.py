@@ -51,7 +51,11 @@ def teacher_report(checkpoint: Path, seed: int, out: Path, pages: int = 150) -> 
         truth += [lesson.grade >= 2 for lesson in row]
         hard += [lesson.grade == 1 for lesson in row]
         answered = [lesson for lesson in row if lesson.grade == 3][:2]
-        texts = teacher.describe(page, [lesson.query.text for lesson in answered], DESCRIBE_PROMPT) if answered else []
+        texts = (
+            teacher.describe([page], [[lesson.query.text for lesson in answered]], DESCRIBE_PROMPT)[0]
+            if answered
+            else []
+        )
         for lesson, text in zip(answered, texts, strict=True):
             label = describe(lesson.query, record).split(" ")[0]
             written += 1
