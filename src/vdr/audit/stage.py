@@ -119,6 +119,7 @@ def coverage(
     """
     quick = plan.model_copy(update={"resamples": min(plan.resamples, COVERAGE_RESAMPLES)})
     rows: list[dict[str, Any]] = []
+    pairs = pairs[pairs["rank"] <= settings.pages_per_query]  # deeper ranks are never drawn
     for repeat in track(range(settings.simulated.repeats), label="simulated studies", unit="studies"):
         seed = settings.seed + 1 + repeat
         design = design_ring(pairs, texts, _sizes(settings), seed=seed, hedge=plan.hedge)

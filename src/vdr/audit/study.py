@@ -112,7 +112,8 @@ def write_study(
         names = {page: f"p{number + 1:04d}" for number, page in enumerate(dict.fromkeys(by_item["page_id"]))}
         (work / "open" / "pages").mkdir(parents=True)
         shown: dict[str, dict[str, object]] = {}
-        for page, name in names.items():
+        for page in sorted(names):  # neighbours lie in one file; the written order tells nothing
+            name = names[page]
             image = _bare(pages(page))
             image.save(work / "open" / "pages" / f"{name}.png", format="PNG")
             shown[name] = {"width": image.width, "height": image.height, "transcript": False}
