@@ -5,7 +5,7 @@ hardware, …}. Times are medians of interleaved repetitions; wall clock decides
 because on a shared machine wall clock also measures the neighbours. `limit_ms` is what this machine's own arithmetic or memory
 speed, measured in the same run, would allow for the work.
 
-    benchmarks/run_kernels.sh [WORK ...] [--again] [--plots]
+    benchmarks/run_kernels.sh [WORK ...] [--missing] [--plots]
 """
 
 from __future__ import annotations
@@ -370,7 +370,7 @@ WORKS: dict[str, Callable[[], list[dict[str, Any]]]] = {
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("works", nargs="*", choices=[[], *WORKS], metavar="WORK", help=f"one of {', '.join(WORKS)}")
-    parser.add_argument("--again", action="store_true", help="measure again what the results hold already")
+    parser.add_argument("--missing", action="store_true", help="measure only what the results lack (after an interrupted run)")
     parser.add_argument("--plots", action="store_true", help="measure and draw how cost grows instead (scaling.json, scaling.png)")
     parser.add_argument("--child", nargs=2, help=argparse.SUPPRESS)
     given = parser.parse_args()
@@ -390,7 +390,7 @@ def main() -> None:
     if native.library() is None:
         sys.exit("bench_kernels: no C compiler, the native kernels cannot be measured")
     known = json.loads(RESULTS.read_text()) if RESULTS.exists() else []
-    wanted = given.works or [name for name in WORKS if given.again or not any(r.get("asked") == name for r in known)]
+    wanted = given.works or [name for name in WORKS if not (given.missing and any(r.get("asked") == name for r in known))]
     for name in wanted:
         began = time.perf_counter()
         rows = WORKS[name]()

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Prepare the peers, assert parity, time, and write benchmarks/results/kernels.json (and the scaling figures).
-# Arguments go to bench_kernels.py: names of works to measure (default: all that the results lack), --again, --plots.
+# Arguments go to bench_kernels.py: names of works to measure (default: all), --missing, --plots.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 python=$(benchmarks/prepare_peers.sh "${VENV:-.venv}/bin/python" | tail -n 1)
