@@ -156,7 +156,7 @@ def _weights(folder: Path) -> Path:
     report = {"steps": 3, "unseen": {"character_accuracy": 0.91234567}, "examples": [example]}
     (folder / "report.json").write_text(json.dumps(report))
     (folder / "config.json").write_text("{}")
-    (folder / "loss.csv").write_text("step,loss,seconds,stage\n1,2.0,1,a\n2,1.0,2,a\n1,0.5,1,b\n")
+    (folder / "loss.csv").write_text("step,loss,auc_easy,seconds,stage\n1,2.0,,1,a\n2,1.0,0.7,2,a\n1,0.5,0.8,1,b\n")
     return folder
 
 
@@ -208,7 +208,7 @@ def test_weights(full):
     assert not (full.record.root / "weights/backbone/config.json").exists()
     assert len(weights.reading_figure(full.record).axes) == 2
     panels = weights.loss_figure(full.record, "teacher").axes
-    assert [(p.get_title(), len(p.lines)) for p in panels] == [("a", 1), ("b", 1)]
+    assert [(p.get_title(), len(p.lines)) for p in panels] == [("a", 1), ("b", 1), ("measured on the way", 1)]
     assert "3 of 4 image tokens right" in weights.reading_figure(full.record).axes[1].get_title()
     assert weights.replies_table(full.record)["reply"].tolist() == ["100", "0"]
     assert len(weights.page_figure(full.record).axes) == 1

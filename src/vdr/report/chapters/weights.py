@@ -4,6 +4,7 @@ B)."""
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -29,8 +30,8 @@ __all__ = [
 ]
 
 
-# Columns of a loss table that are no loss.
-_NO_LOSS = {"epoch", "seconds", "learning_rate", "lr", "grad_norm", "stage", "characters_right", "words_recalled"}
+_NO_CURVE = {"epoch", "seconds", "learning_rate", "lr", "grad_norm"}
+_SHARE = re.compile("auc|accuracy|right|recall|share")
 
 
 def report_of(record: Record, weights: str) -> dict[str, Any]:
@@ -57,24 +58,32 @@ def report_table(record: Record, weights: str, begins: str = "") -> pd.DataFrame
 
 
 def loss_figure(record: Record, weights: str) -> Figure:
-    """The loss curves in `loss.csv` beside the weights, one panel a `stage` where it has that column: one line a loss
-    (all its other positive columns after the first, `step`), smoothed, on a logarithmic axis."""
+    """The curves in `loss.csv` beside the weights: one panel of losses (logarithmic) a `stage` or `task`, where it has such a
+    column, and one of the shares and areas that were measured on the way. The first column is the step."""
     import matplotlib.pyplot as plt
 
     style()
     table = pd.read_csv(record.extra(f"weights/{weights}/loss.csv"))
     step = table.columns[0]
-    stages = dict(list(table.groupby("stage", sort=False))) if "stage" in table else {"": table}
-    figure, axes = plt.subplots(1, len(stages), figsize=(6.5 * len(stages), 3.6), squeeze=False)
-    for axis, (stage, part) in zip(axes[0], stages.items(), strict=True):
-        for name in part.columns[1:]:
-            values = pd.to_numeric(part[name], errors="coerce")
-            if name in _NO_LOSS or not values.notna().any() or (values.dropna() <= 0).any():
-                continue
-            window = max(len(part) // 40, 1)
-            axis.plot(part[step], values.rolling(window, min_periods=1).mean(), label=name)
-        axis.set(yscale="log", xlabel=step, ylabel="loss (running mean)", title=str(stage))
-        axis.legend(frameon=False, ncol=2, fontsize=8)
+    kind = next((name for name in ("stage", "task") if name in table), None)
+    stages = dict(list(table.groupby(kind, sort=False))) if kind else {"": table}
+    numbers = [n for n in table.columns[1:] if pd.api.types.is_numeric_dtype(table[n]) and n not in _NO_CURVE]
+    shares = [name for name in numbers if _SHARE.search(name)]
+    losses = [name for name in numbers if name not in shares]
+    figure, axes = plt.subplots(
+        1, len(stages) + bool(shares), figsize=(5.4 * (len(stages) + bool(shares)), 3.6), squeeze=False
+    )
+    for axis, (stage, part) in zip(axes[0], stages.items(), strict=False):
+        for name in losses:
+            if part[name].notna().any():
+                axis.plot(part[step], part[name], ".-", label=name.replace("_", " "))
+        axis.set(yscale="log", xlabel=step, ylabel="loss", title=str(stage))
+        axis.legend(frameon=False, fontsize=8)
+    for name in shares:
+        axes[0][-1].plot(table.loc[table[name].notna(), step], table[name].dropna(), ".-", label=name.replace("_", " "))
+    if shares:
+        axes[0][-1].set(xlabel=step, ylabel="share or area", ylim=(0, 1.02), title="measured on the way")
+        axes[0][-1].legend(frameon=False, fontsize=8)
     figure.tight_layout()
     return figure
 
