@@ -144,7 +144,9 @@ def build_suite_dataset(
 
 def _write_pages(source: HubSource, split: str, config: str, key: str, path: Path, where: str) -> tuple[list[str], int]:
     """Store a corpus; returns its page ids in order, and how many pages equal an earlier one."""
-    pages, ids, seen = PageWriter(path), [], {}
+    pages = PageWriter(path)
+    ids: list[str] = []
+    seen: dict[str, int] = {}
     try:
         for row in track(source.rows(split, config, [key, "image"]), f"read {where}", "page"):
             page_id = _name(row[key])
@@ -172,7 +174,7 @@ def _queries(
     language: str | None,
     wanted: list[str] | None,
     where: str,
-    queries: list[dict[str, str]],
+    queries: list[dict[str, Any]],
     dropped: dict[str, int],
 ) -> set[str]:
     """Append a subset's queries; returns the ids that its judgements may name (blank and unwanted queries among

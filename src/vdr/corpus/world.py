@@ -193,7 +193,7 @@ def draw_query(
     names = list(specificity)
     chosen = pick(rng, names, [specificity[n] for n in names])
     slots = [] if chosen == "none" else chosen.split("+")
-    conditions = {slot: (pick(rng, page.slots[slot]),) for slot in slots}
+    conditions: dict[str, tuple[str, ...]] = {slot: (pick(rng, page.slots[slot]),) for slot in slots}
     asked = [pick(rng, page.attributes)]
     if rng.random() < two_parts:
         if "year" in conditions and len(page.slots["year"]) > 1:

@@ -111,7 +111,8 @@ class _MaxSim(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, q: torch.Tensor, p: torch.Tensor, q_mask: torch.Tensor, p_mask: torch.Tensor | None,
                 mean: bool, budget: int) -> torch.Tensor:
-        b, lq, c, lp = *q.shape[:2], *p.shape[-3:-1]
+        b, lq = q.shape[:2]
+        c, lp = p.shape[-3:-1]
         ctx.mean, ctx.budget, ctx.native = mean, budget, _on_cpu(q, p)
         if ctx.native:
             scores, index = lanes.batch(q, p, q_mask, p_mask, mean)

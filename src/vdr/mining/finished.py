@@ -67,7 +67,7 @@ def encode_queries(
     ids = list(queries)
     multi: list[np.ndarray] = []
     single: list[np.ndarray] = []
-    common = {"task": "retrieval", "prompt_name": "query", "batch_size": batch}
+    common: dict[str, Any] = {"task": "retrieval", "prompt_name": "query", "batch_size": batch}
     with track(len(ids), label, "query") as bar:
         for start in range(0, len(ids), batch):
             texts = [queries[name] for name in ids[start : start + batch]]

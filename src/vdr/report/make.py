@@ -88,4 +88,5 @@ def make_table1(record: Path | str, out: Path | str, *, table: str = "wt-table1"
 def compare_records(fresh: Path | str, recorded: Path | str, *, table: str = "wt-table1") -> Comparison:
     """How a fresh record's table and run files compare with a recorded one's."""
     records = open_record(fresh), open_record(recorded)
-    return compare(*(table1_of(record, table).table for record in records), records=records)
+    tables = [table1_of(record, table).table for record in records]
+    return compare(tables[0], tables[1], records=records)

@@ -165,7 +165,7 @@ class StudentSteps(StepsBase):
             settings = profile.evaluation
             evaluate(
                 made["vectors"].path,
-                [data for data in datasets(made["corpus"].path) if data.suite in profile.suites],
+                [data for data in datasets(made["corpus"].path) if data.suite in profile.suites],  # type: ignore[misc]
                 out,
                 tag=f"{arm.name}-seed-{seed}",
                 depth=settings.depth,

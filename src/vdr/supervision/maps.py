@@ -11,6 +11,7 @@ import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -59,7 +60,7 @@ def write_maps(path: Path, maps: PatchMaps) -> None:
     """Write maps.npz; the same maps give the same bytes."""
     grid = np.array([m.shape for m in maps.maps], dtype=np.int32).reshape(-1, 2)
     flat = [np.ascontiguousarray(m, dtype=np.float32).reshape(-1) for m in maps.maps]
-    parts = {"row_id": maps.row_ids.astype(np.int64), "grid": grid}
+    parts: dict[str, Any] = {"row_id": maps.row_ids.astype(np.int64), "grid": grid}
     if len({m.size for m in flat}) <= 1:
         parts["maps"] = np.stack(flat) if flat else np.empty((0, 0), np.float32)
     else:

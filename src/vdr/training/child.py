@@ -35,7 +35,7 @@ def train_from_spec(spec: dict[str, Any]) -> dict[str, Any]:
             f"missing {name}" for name in sorted(REQUIRED - set(spec))
         ]
         raise BadInput(", ".join(wrong), where="spec")
-    paths = {name: Path(spec[name]) if spec.get(name) is not None else None for name in PATHS}
+    paths: dict[str, Any] = {name: Path(spec[name]) if spec.get(name) is not None else None for name in PATHS}
     try:
         arm, recipe = ArmLosses.model_validate(spec["arm"]), RecipeSettings.model_validate(spec["recipe"])
         settings = TrainingSettings.model_validate(spec["settings"])
@@ -49,7 +49,7 @@ def train_from_spec(spec: dict[str, Any]) -> dict[str, Any]:
         paths["maps_path"],
         paths["corpus_path"],
         paths["vision_cache_path"],
-        paths["backbone_dir"],  # type: ignore[arg-type]
+        paths["backbone_dir"],
         arm,
         recipe,
         spec["seed"],
@@ -57,7 +57,7 @@ def train_from_spec(spec: dict[str, Any]) -> dict[str, Any]:
         paths["out_dir"],
         measures,
         **optional,
-    )  # type: ignore[arg-type]
+    )
     if paths["measures_path"] is not None:
         beside = paths["measures_path"].with_name(paths["measures_path"].name + ".new")
         beside.write_text(json.dumps(measures, indent=1) + "\n", encoding="utf-8")

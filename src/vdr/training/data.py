@@ -231,9 +231,9 @@ class Collator:
             batch.negative_mask = mask & (batch.negatives >= labelled)
         if scored is not None:
             batch.candidates, batch.candidate_mask = _index(scored, place)
-            values = [rows.ratings[m] for m in members]
+            given = [rows.ratings[m] for m in members]
             batch.ratings = torch.zeros(batch.candidates.shape)
-            for at, row in enumerate(values):
+            for at, row in enumerate(given):
                 batch.ratings[at, : len(row)] = torch.tensor(row, dtype=torch.float32)
             batch.weights = torch.tensor([rows.weights[m] if rows.candidates[m] else 0.0 for m in members])
         if self.losses.attention is not None:

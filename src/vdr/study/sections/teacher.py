@@ -22,7 +22,9 @@ class TeacherPretrainingSettings(Section):
     queries_a_page: int = Field(8, ge=1)
     learning_rate: float = Field(1e-3, gt=0)
     full_tasks: tuple[Literal["rate", "yes_no", "describe"], ...] = Field(
-        ("rate", "describe", "rate", "yes_no", "describe"), min_length=1, description="what the full prompts ask, in turn"
+        ("rate", "describe", "rate", "yes_no", "describe"),
+        min_length=1,
+        description="what the full prompts ask, in turn",
     )
     full_learning_rate: float = Field(8e-4, gt=0, description="peak rate of the steps with the full prompts")
     presence_weight: float = Field(1.0, ge=0, description="weight of the auxiliary presence loss")
@@ -34,9 +36,13 @@ class TeacherPretrainingSettings(Section):
 class TeacherSettings(Section):
     """How the teacher is asked."""
 
-    max_new_tokens: int = Field(8, ge=1, description="length of a rating reply at most; longer ones are cut and parsed as they are")
+    max_new_tokens: int = Field(
+        8, ge=1, description="length of a rating reply at most; longer ones are cut and parsed as they are"
+    )
     description_tokens: int = Field(24, ge=4, description="length of a description at most")
     batch_pairs: int = Field(256, ge=1, description="(page, query) pairs a forward pass")
     attention_layers: tuple[int, ...] = Field((), description="layers whose attention is read; none given = all")
-    max_visual_tokens: int | None = Field(None, ge=4, description="cap of merged tokens a page (WT App. B: about 768); none = the checkpoint's own")
+    max_visual_tokens: int | None = Field(
+        None, ge=4, description="cap of merged tokens a page (WT App. B: about 768); none = the checkpoint's own"
+    )
     pretraining: TeacherPretrainingSettings = Field(default_factory=TeacherPretrainingSettings)
