@@ -37,7 +37,7 @@ def vdr(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureF
         (["plan", "tabel1"], "unknown table or figure 'tabel1'; did you mean 'table1'"),
         (["train", "Nn"], "unknown arm 'Nn'; did you mean 'N'"),
         (["train", "N", "--seed", "9"], "profile mini has no seed 9; known: 0, 1, 2"),
-        (["train", "N", "--seed", "first"], "not a valid int"),
+        (["train", "N", "--seed", "first"], "valid int"),
         (["train", "N", "--recipe", "two_epochs"], "unknown recipe 'two_epochs'; did you mean"),
         (["trace", "N", "v9"], "unknown suite 'v9'"),
         (["plan", "table1", "--set", "training.learning_rat=1"], "did you mean 'training.learning_rate'"),
