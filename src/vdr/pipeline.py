@@ -137,8 +137,7 @@ class Study:
 
     def _job(self, name: str, command: list[str], cost: float) -> Job:
         log = self.profile.outputs / "logs" / f"{name}.log"
-        whole = [sys.executable, "-m", "vdr.cli", *command, *self._profile_arguments()]
-        return Job(name, whole, log, cost)
+        return Job(name, ["vdr", *command, *self._profile_arguments()], log, cost)
 
     def _run_children(self, table: Table, missing: dict[tuple[str, int], Step]) -> None:
         hardware = self.profile.hardware

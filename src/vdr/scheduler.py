@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
 import sys
 import tempfile
 import time
@@ -16,11 +15,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from vdr.children import Child, fork_server, start_command, start_fork, wait_all
 from vdr.errors import VdrError
 from vdr.progress import BAR_SECONDS, PLAIN_SECONDS, PROGRESS_FILE, clock, note, read_progress_file
 
 __all__ = ["ChildFailed", "Job", "die_with_parent", "run_jobs", "thread_environment"]
 
+OWN = "vdr"
 POLL_SECONDS = 0.1
 END_SECONDS = 10.0
 
@@ -31,7 +32,10 @@ class ChildFailed(VdrError):
 
 @dataclass
 class Job:
-    """One child: a name for people, its command, a log file, and the cost that is expected of it (any unit, only compared)."""
+    """One child: a name for people, its command, a log file, and the cost that is expected of it (any unit, only compared).
+
+    A command that starts with `vdr` is this package's own and runs in a fork of a server that has imported it.
+    """
 
     name: str
     command: Sequence[str]
@@ -43,7 +47,7 @@ class Job:
 @dataclass
 class _Running:
     job: Job
-    process: subprocess.Popen[bytes]
+    process: Child
     progress: Path
     started: float
     best: float = 0.0
@@ -99,7 +103,7 @@ def run_jobs(jobs: Sequence[Job], processes: int, threads: int, *, title: str = 
                     report.finished(item.job, took[item.job.name])
                 report.show(running, waiting)
         finally:
-            _end(running)
+            wait_all([item.process for item in running], END_SECONDS)
             report.close()
     return took
 
@@ -107,12 +111,13 @@ def run_jobs(jobs: Sequence[Job], processes: int, threads: int, *, title: str = 
 def _start(job: Job, folder: Path, threads: int) -> _Running:
     job.log.parent.mkdir(parents=True, exist_ok=True)
     progress = folder / (job.name.replace("/", "_").replace(" ", "_") + ".json")
-    environment = {**os.environ, **thread_environment(threads), **job.environment, PROGRESS_FILE: str(progress)}
-    environment["VDR_PARENT"] = str(os.getpid())
-    with job.log.open("ab") as log:
-        process = subprocess.Popen(
-            list(job.command), stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=environment, start_new_session=True
-        )
+    environment = {**thread_environment(threads), **job.environment, PROGRESS_FILE: str(progress)}
+    server = fork_server(thread_environment(threads)) if job.command[0] == OWN else None
+    if server is not None:
+        process = start_fork(server, job.command[1:], job.log, environment)
+    else:
+        fresh = [sys.executable, "-m", "vdr.cli", *job.command[1:]] if job.command[0] == OWN else job.command
+        process = start_command(fresh, job.log, environment)
     return _Running(job, process, progress, time.monotonic())
 
 
@@ -124,19 +129,6 @@ def _failure(job: Job, code: int) -> ChildFailed:
     if code > 0:
         error.exit_code = code
     return error
-
-
-def _end(running: Sequence[_Running]) -> None:
-    for item in running:
-        if item.process.poll() is None:
-            item.process.terminate()
-    deadline = time.monotonic() + END_SECONDS
-    for item in running:
-        try:
-            item.process.wait(max(deadline - time.monotonic(), 0.1))
-        except subprocess.TimeoutExpired:
-            item.process.kill()
-            item.process.wait()
 
 
 class _Report:

@@ -1,0 +1,149 @@
+"""Child processes that run one `vdr` command each: a fresh interpreter, or a fork of a server that has imported everything.
+
+Importing torch and transformers takes seconds, more than a short run can spare fifteen times. A fork server imports them once and
+computes nothing itself, so that a fork of it is as clean as a fresh process: no threads, no random state used.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import multiprocessing
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from multiprocessing.context import ForkServerContext
+from pathlib import Path
+from typing import Protocol
+
+__all__ = ["Child", "environment_of", "fork_server", "start_command", "start_fork", "wait_all"]
+
+# What every training run imports; a module's import must not start threads or touch random state.
+PRELOAD = ("vdr.children_preload",)
+
+
+class Child(Protocol):
+    """A running process: `poll` gives its exit status (negative: signal) or None."""
+
+    def poll(self) -> int | None: ...
+
+    def wait(self, timeout: float) -> None: ...
+
+    def terminate(self) -> None: ...
+
+    def kill(self) -> None: ...
+
+
+class _Command:
+    def __init__(self, process: subprocess.Popen[bytes]) -> None:
+        self.process = process
+
+    def poll(self) -> int | None:
+        return self.process.poll()
+
+    def wait(self, timeout: float) -> None:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self.process.wait(timeout)
+
+    def terminate(self) -> None:
+        self.process.terminate()
+
+    def kill(self) -> None:
+        self.process.kill()
+        self.process.wait()
+
+
+class _Fork:
+    def __init__(self, process: multiprocessing.process.BaseProcess) -> None:
+        self.process = process
+
+    def poll(self) -> int | None:
+        return self.process.exitcode
+
+    def wait(self, timeout: float) -> None:
+        self.process.join(timeout)
+
+    def terminate(self) -> None:
+        self.process.terminate()
+
+    def kill(self) -> None:
+        self.process.kill()
+        self.process.join()
+
+
+@contextlib.contextmanager
+def environment_of(values: Mapping[str, str]) -> Iterator[None]:
+    """Environment variables for as long as the block lasts: what is started inside inherits them."""
+    before = {name: os.environ.get(name) for name in values}
+    os.environ.update(values)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
+
+
+def start_command(command: Sequence[str], log: Path, environment: Mapping[str, str]) -> Child:
+    """Any command, in a session of its own, both outputs to the end of `log`."""
+    whole = {**os.environ, **environment, "VDR_PARENT": str(os.getpid())}
+    with log.open("ab") as out:
+        return _Command(
+            subprocess.Popen(
+                list(command), stdin=subprocess.DEVNULL, stdout=out, stderr=out, env=whole, start_new_session=True
+            )
+        )
+
+
+def fork_server(environment: Mapping[str, str]) -> ForkServerContext | None:
+    """The server (started at the first call, with these variables), or None where the platform has none."""
+    if "forkserver" not in multiprocessing.get_all_start_methods():
+        return None
+    from multiprocessing import forkserver
+
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(list(PRELOAD))
+    with environment_of(environment):
+        forkserver.ensure_running()
+    return context
+
+
+def start_fork(context: ForkServerContext, arguments: Sequence[str], log: Path, environment: Mapping[str, str]) -> Child:
+    """A `vdr` command in a fork of the server, both outputs to the end of `log`."""
+    process = context.Process(target=_run, args=(list(arguments), str(log), dict(environment)))
+    process.start()
+    return _Fork(process)
+
+
+def _run(arguments: list[str], log: str, environment: dict[str, str]) -> None:
+    """The child: it belongs to itself, writes to its log, and ends when the server (and so the parent) ends."""
+    os.setsid()
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    null = os.open(os.devnull, os.O_RDONLY)
+    out = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+    for source, target in ((null, 0), (out, 1), (out, 2)):
+        os.dup2(source, target)
+    # The server's own streams may be closed or buffered; the child's lines go to its log one by one.
+    sys.stdin = os.fdopen(0, "r", closefd=False)
+    sys.stdout = os.fdopen(1, "w", buffering=1, closefd=False)
+    sys.stderr = os.fdopen(2, "w", buffering=1, closefd=False)
+    os.environ.update(environment)
+    os.environ["VDR_PARENT"] = str(os.getppid())
+    importlib.import_module("vdr.cli").main(arguments)
+
+
+def wait_all(children: Sequence[Child], seconds: float) -> None:
+    """End them all: politely first, by force after `seconds`."""
+    for child in children:
+        if child.poll() is None:
+            child.terminate()
+    deadline = time.monotonic() + seconds
+    for child in children:
+        child.wait(max(deadline - time.monotonic(), 0.1))
+        if child.poll() is None:
+            child.kill()
