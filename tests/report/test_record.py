@@ -70,12 +70,15 @@ def test_recording_twice_gives_the_same_bytes(study, tmp_path):
         assert (again.root / name).read_bytes() == (study.record.root / name).read_bytes()
 
 
-def test_copying_verifies_and_replaces_the_whole(study, tmp_path):
-    (tmp_path / "mini").mkdir()
-    (tmp_path / "mini" / "stale.txt").write_text("old")
+def test_copying_verifies_replaces_the_record_and_leaves_the_rest(study, tmp_path):
+    (tmp_path / "mini" / "runs").mkdir(parents=True)
+    (tmp_path / "mini" / "runs" / "stale.txt").write_text("old")
+    (tmp_path / "mini" / "other").mkdir()
+    (tmp_path / "mini" / "other" / "kept.txt").write_text("of another study")
     copied = copy_record(study.record.root, tmp_path / "mini")
     assert copied.meta == study.record.meta
-    assert not (tmp_path / "mini" / "stale.txt").exists()
+    assert not (tmp_path / "mini" / "runs" / "stale.txt").exists()
+    assert (tmp_path / "mini" / "other" / "kept.txt").read_text() == "of another study"
 
 
 def test_changed_missing_and_forged_files_are_found(study, tmp_path):

@@ -13,7 +13,7 @@ import pytest
 from vdr.errors import BadInput
 from vdr.report.collect import copy_record
 from vdr.report.figures import change_figure, save
-from vdr.report.make import compare_records, make_table1, table1_of
+from vdr.report.make import Table1, compare_records, findings, make_table1, table1_of
 from vdr.report.reference import paper_table1, wt_runs
 from vdr.report.table1 import TAIL, build_table, explain_cell, overview, printed, render_text
 
@@ -184,3 +184,23 @@ def test_a_fresh_run_is_compared_with_the_recorded_one(study, tmp_path):
     assert "2 of 15 runs were made from other settings" in apart.text()
     fewer = study.record_of(tmp_path / "fewer", study.store, {k: v for k, v in study.runs.items() if k != ("A", 2)})
     assert "in one of the two only: A/v1/seed_2" in compare_records(fewer.root, recorded.root).text()
+
+
+def test_findings_are_sentences_from_the_numbers():
+    rows = [
+        ("baseline", "v2", 50.0, 50.0, float("nan"), "", float("nan")),
+        ("N", "v2", 51.0, 54.0, 2.5, "stable +", 7.4),
+        ("A", "v2", 51.0, 49.5, 0.25, "sign flips", -0.1),
+        ("baseline", "v3", 40.0, 40.0, float("nan"), "", float("nan")),
+        ("N", "v3", 39.0, 38.0, -1.5, "stable -", 4.5),
+        ("A", "v3", 40.0, 39.0, -0.5, "sign flips", -0.3),
+    ]
+    columns = ["arm", "suite", "seed_0", "seed_1", "change", "verdict", "paper_change"]
+    made = Table1(pd.DataFrame(rows, columns=columns), None, None)
+    assert findings(made).splitlines() == [
+        "N: stable + on v2, stable - on v3; the mean change has the paper's sign on 1 of 2 suites.",
+        "A: stable on no suite; the mean change has the paper's sign on 1 of 2 suites.",
+        "Order of the mean changes on v2: N > A; in the paper: N > A.",
+        "Order of the mean changes on v3: A > N; in the paper: N > A.",
+        "The seeds' changes of one arm lie up to 3.0 points apart (N on v2), 1.2 in the median.",
+    ]

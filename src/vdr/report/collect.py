@@ -20,6 +20,7 @@ from vdr.store import Artefact, load_artefact, sha256_file
 
 __all__ = ["collect", "copy_record", "upstream"]
 
+PARTS = {"record.json", "runs", "qrels", "stages", "corpus", "weights", "tables", "figures"}
 REPORTS = ("*.json", "*.csv", "samples/*.png")
 
 
@@ -193,5 +194,8 @@ def copy_record(source: Path, target: Path) -> Record:
     target = Path(target)
     with _alone(target) as work:
         shutil.copytree(record.root, work)
+        for other in target.iterdir() if target.is_dir() else ():
+            if other.name not in PARTS:
+                (shutil.copytree if other.is_dir() else shutil.copyfile)(other, work / other.name)
         _replace(work, target)
     return open_record(target)

@@ -15,7 +15,7 @@ from vdr.report.reference import paper_table1, wt_runs
 from vdr.report.table1 import build_table, render_text, write_table
 from vdr.study.catalogue import load_suites, load_tables
 
-__all__ = ["Table1", "compare_records", "make_table1", "table1_of", "titles"]
+__all__ = ["Table1", "compare_records", "findings", "make_table1", "table1_of", "titles"]
 
 
 @dataclass(frozen=True)
@@ -65,6 +65,37 @@ def table1_of(record: Record, table: str = "wt-table1") -> Table1:
     back = {paper: name for name, paper in stands_for.items()}
     seeds = paired_changes(runs, entry.baseline).dropna(subset=["change"])
     return Table1(built, record, seeds.assign(suite=seeds["suite"].map(back)))
+
+
+def findings(made: Table1) -> str:
+    """What the table says, in sentences made from its numbers: signs and stability of every arm's changes beside the
+    paper's, the arms' order on the out-of-domain suites, and how far seeds of one arm lie apart."""
+    table, lines = made.table, []
+    moved = table[table["change"].notna()]
+    for arm, group in moved.groupby("arm", sort=False):
+        known = group[group["paper_change"].notna()]
+        same = int((known["change"].gt(0) == known["paper_change"].gt(0)).sum())
+        stable = [f"{r.verdict} on {r.suite}" for r in group.itertuples() if r.verdict.startswith("stable")]
+        lines.append(
+            f"{arm}: {', '.join(stable) or 'stable on no suite'}; the mean change has the paper's sign on {same} of {len(known)}"
+            " suites."
+        )
+    outside = [name for name, suite in load_suites().items() if not suite.in_domain and not suite.in_domain_datasets]
+    for suite in (name for name in outside if name in set(moved["suite"])):
+        group = moved[moved["suite"] == suite]
+        orders = [" > ".join(group.sort_values(c, ascending=False)["arm"]) for c in ("change", "paper_change")]
+        lines.append(f"Order of the mean changes on {suite}: {orders[0]}; in the paper: {orders[1]}.")
+    base = table[table["change"].isna()].set_index("suite")
+    seeds = [c for c in table.columns if c.startswith("seed_")]
+    spread = moved.apply(
+        lambda r: (r[seeds] - base.loc[r["suite"], seeds]).astype(float).agg(lambda d: d.max() - d.min()), axis=1
+    )
+    worst = moved.loc[spread.idxmax()]
+    lines.append(
+        f"The seeds' changes of one arm lie up to {spread.max():.1f} points apart ({worst['arm']} on {worst['suite']}),"
+        f" {spread.median():.1f} in the median."
+    )
+    return "\n".join(lines)
 
 
 def make_table1(record: Path | str, out: Path | str, *, table: str = "wt-table1") -> Table1:

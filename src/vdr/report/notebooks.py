@@ -56,8 +56,8 @@ def ensure_kernel() -> str:
     from ipykernel.kernelspec import make_ipkernel_cmd, write_kernel_spec
     from jupyter_client.kernelspec import KernelSpecManager, NoSuchKernel
 
-    # The level and the variable silence remarks about transport and frozen modules, once a kernel, that help no reader.
-    argv = make_ipkernel_cmd(extra_arguments=["--log-level=ERROR"])
+    # The level and the variable silence remarks, once a kernel, that help no reader: transport, frozen modules, shutdown.
+    argv = make_ipkernel_cmd(extra_arguments=["--log-level=CRITICAL"])
     wanted = {"argv": argv, "display_name": "Python (vdr)", "env": {"PYDEVD_DISABLE_FILE_VALIDATION": "1"}}
 
     def found() -> list[str] | None:

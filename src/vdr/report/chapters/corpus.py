@@ -88,11 +88,14 @@ def gallery_figure(record: Record, kind: str = "train", columns: int = 5) -> Fig
     style()
     entries = gallery(record, kind)
     lines = -(-len(entries) // columns)
-    figure, axes = plt.subplots(lines, columns, figsize=(2.5 * columns, 3.9 * lines), squeeze=False)
+    images = [plt.imread(record.extra(f"corpus/{entry['file']}")) for entry in entries]
+    tallest = max(image.shape[0] / image.shape[1] for image in images)
+    size = (2.5 * columns, (2.5 * tallest + 0.95) * lines)
+    figure, axes = plt.subplots(lines, columns, figsize=size, squeeze=False)
     for axis in axes.flat:
         axis.set_axis_off()
-    for axis, entry in zip(axes.flat, entries, strict=False):
-        axis.imshow(plt.imread(record.extra(f"corpus/{entry['file']}")), interpolation="nearest")
+    for axis, entry, image in zip(axes.flat, entries, images, strict=False):
+        axis.imshow(image, interpolation="nearest")
         axis.set_title(entry["group"].removeprefix("train "), fontsize=9)
         query = textwrap.fill(entry["queries"][0], 34) if entry["queries"] else ""
         axis.text(0.5, -0.03, query, transform=axis.transAxes, ha="center", va="top", fontsize=7.5)

@@ -58,29 +58,29 @@ def report_table(record: Record, weights: str, begins: str = "") -> pd.DataFrame
 
 
 def loss_figure(record: Record, weights: str) -> Figure:
-    """The curves in `loss.csv` beside the weights: one panel of losses (logarithmic) a `stage` or `task`, where it has such a
-    column, and one of the shares and areas that were measured on the way. The first column is the step."""
+    """The curves in `loss.csv` beside the weights: a panel of losses (logarithmic), one for each `stage` where it has that
+    column, and one of the shares and areas that were measured on the way. Losses of different `task`s are told apart. The
+    first column is the step."""
     import matplotlib.pyplot as plt
 
     style()
     table = pd.read_csv(record.extra(f"weights/{weights}/loss.csv"))
     step = table.columns[0]
-    kind = next((name for name in ("stage", "task") if name in table), None)
-    stages = dict(list(table.groupby(kind, sort=False))) if kind else {"": table}
+    stages = dict(list(table.groupby("stage", sort=False))) if "stage" in table else {"losses": table}
     numbers = [n for n in table.columns[1:] if pd.api.types.is_numeric_dtype(table[n]) and n not in _NO_CURVE]
     shares = [name for name in numbers if _SHARE.search(name)]
-    losses = [name for name in numbers if name not in shares]
-    figure, axes = plt.subplots(
-        1, len(stages) + bool(shares), figsize=(5.4 * (len(stages) + bool(shares)), 3.6), squeeze=False
-    )
+    count = len(stages) + bool(shares)
+    figure, axes = plt.subplots(1, count, figsize=(5.4 * count, 3.6), squeeze=False)
     for axis, (stage, part) in zip(axes[0], stages.items(), strict=False):
-        for name in losses:
-            if part[name].notna().any():
-                axis.plot(part[step], part[name], ".-", label=name.replace("_", " "))
+        tasks = dict(list(part.groupby("task", sort=False))) if "task" in part else {"": part}
+        for task, own in tasks.items():
+            for name in (n for n in numbers if n not in shares and own[n].notna().any()):
+                axis.plot(own[step], own[name], ".-", label=f"{task} {name}".strip().replace("_", " "))
         axis.set(yscale="log", xlabel=step, ylabel="loss", title=str(stage))
         axis.legend(frameon=False, fontsize=8)
     for name in shares:
-        axes[0][-1].plot(table.loc[table[name].notna(), step], table[name].dropna(), ".-", label=name.replace("_", " "))
+        known = table[table[name].notna()]
+        axes[0][-1].plot(known[step], known[name], ".-", label=name.replace("_", " "))
     if shares:
         axes[0][-1].set(xlabel=step, ylabel="share or area", ylim=(0, 1.02), title="measured on the way")
         axes[0][-1].legend(frameon=False, fontsize=8)
