@@ -59,7 +59,7 @@ def main() -> None:
     from vdr.kernels.ward import ward_labels
 
     rows = grow("pages: HAC d64 K32", [10**3, 10**4, 10**5, 10**6], 10**5, 32, 64)
-    rows += grow("pages: raw d64 N1024", [10**3, 10**4, 10**5, 10**6], 5 * 10**3, 1024, 64)
+    rows += grow("pages: raw d64 N1024", [10**3, 5 * 10**3, 10**4, 10**5, 10**6], 5 * 10**3, 1024, 64)
     rows += [{"series": "K (1,000 pages, d64)", "x": k, "ms": search_ms(1000, k, 64), "measured": True} for k in (8, 16, 32, 64, 128)]
     rows += [{"series": "d (1,000 pages, K32)", "x": d, "ms": search_ms(1000, 32, d), "measured": True}
              for d in (16, 32, 64, 128, 256, 512)]

@@ -41,7 +41,11 @@ static void widen(float *to, const void *from, int64_t n, int kind) {
         uint32_t *bits = (uint32_t *)to;
         for (int64_t i = 0; i < n; i++) bits[i] = (uint32_t)h[i] << 16;
     } else {
-        for (int64_t i = 0; i < n; i++) to[i] = half_to_float(h[i]);
+        int64_t i = 0;
+#if defined(__F16C__) && defined(__AVX__)
+        for (; i + 8 <= n; i += 8) _mm256_storeu_ps(to + i, _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)(h + i))));
+#endif
+        for (; i < n; i++) to[i] = half_to_float(h[i]);
     }
 }
 
