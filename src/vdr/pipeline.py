@@ -155,8 +155,9 @@ class Study:
         """Command-line arguments that give a child exactly this profile, overrides included."""
         path = self.profile.outputs / "logs" / f"{self.profile.name}.yaml"
         path.parent.mkdir(parents=True, exist_ok=True)
-        # JSON is YAML; written whole, so that a child cannot read settings that the parent did not use.
-        text = json.dumps(self.profile.model_dump(mode="json"), indent=1, sort_keys=True) + "\n"
+        # JSON is YAML; written whole, so that a child cannot read settings that the parent did not use, and unsorted: the drawn corpus
+        # depends on the order in which its sources and condition sets are listed.
+        text = json.dumps(self.profile.model_dump(mode="json"), indent=1) + "\n"
         if not path.exists() or path.read_text(encoding="utf-8") != text:
             path.write_text(text, encoding="utf-8")
         yield from ("--profile", str(path))
@@ -247,8 +248,11 @@ class Study:
 
         if suite not in self.profile.suites:
             load_suites()[suite]
-            raise BadInput(f"profile {self.profile.name} does not evaluate {suite!r}", where="suite",
-                           todo=f"known: {', '.join(self.profile.suites)}")
+            raise BadInput(
+                f"profile {self.profile.name} does not evaluate {suite!r}",
+                where="suite",
+                todo=f"known: {', '.join(self.profile.suites)}",
+            )
         entry = load_arms()[arm]
         lines = []
         for name in dict.fromkeys([arm, entry.baseline]):
@@ -262,9 +266,13 @@ class Study:
                 content = scores["suites"][suite]
                 value = content[f"ndcg_at_{scores['cutoff']}"]
                 lines.append(f"{step.label}: {suite} {scores['metric']} {value:.2f}")
-                lines += [f"    {'run file':12} {shown(artefact.path / suite)}/{data}.trec.gz" for data in content["datasets"]]
+                lines += [
+                    f"    {'run file':12} {shown(artefact.path / suite)}/{data}.trec.gz" for data in content["datasets"]
+                ]
                 for behind in reversed(order(step)):
-                    lines.append(f"    {behind.stage:12} {shown(self.store.place(behind.stage, behind.key, behind.label))}")
+                    lines.append(
+                        f"    {behind.stage:12} {shown(self.store.place(behind.stage, behind.key, behind.label))}"
+                    )
         return lines
 
     def verify(self) -> tuple[list[str], int]:

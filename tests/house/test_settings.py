@@ -143,7 +143,9 @@ def test_controls_differ_from_their_arm_in_one_thing() -> None:
         assert arms[name].losses == arms["S"].losses
         assert arms[name].targets.count == arms["S"].targets.count
     assert arms["S-lambda-0.576"].supervision == arms["S"].supervision
-    assert [arms[n].negatives.count for n in ("N-mined", "N-rank", "N-band", "N-perc-0.95", "N-perc-matched")] == [4] * 5
+    assert [arms[n].negatives.count for n in ("N-mined", "N-rank", "N-band", "N-perc-0.95", "N-perc-matched")] == [
+        4
+    ] * 5
     windows = [(arms[n].negatives.first, arms[n].negatives.last) for n in ("N-mined", "N-rank", "N-band")]
     assert windows == [(1, 4), (4, 20), (21, 100)]  # WT Table 2
 
@@ -194,3 +196,22 @@ def test_hub_data_sets_are_pinned_as_the_manifests_say() -> None:
         for data in corpus.hub_datasets:
             assert data.revision is not None
             assert data.revision == manifests[data.id].revision, data.name
+
+
+def test_a_childs_profile_keeps_the_order_of_the_corpus_sources(tmp_path, monkeypatch) -> None:
+    """A sorted copy drew another corpus under the same key: sources and condition sets are drawn in the order they are listed."""
+    from vdr.pipeline import Study
+
+    monkeypatch.setenv("VDR_OUTPUTS", str(tmp_path))
+    study = Study(load_profile("mini"))
+    child = load_profile(list(study._profile_arguments())[1])
+    parent = study.profile.corpus
+    assert (
+        list(child.corpus.sources)
+        == list(parent.sources)
+        == ["DocVQA", "TAT-DQA", "PDF", "arXiv-QA", "Infographic-VQA"]
+    )
+    for name, source in parent.sources.items():
+        assert list(child.corpus.sources[name].specificity) == list(source.specificity)
+    for mine, theirs in zip(parent.datasets, child.corpus.datasets, strict=True):
+        assert list(mine.specificity) == list(theirs.specificity)
