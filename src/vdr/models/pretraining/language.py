@@ -21,7 +21,7 @@ from vdr.corpus import layouts, vocabulary, world
 from vdr.models.fast import Group
 from vdr.models.mini import mini_image_processor, mini_tokenizer, save_checkpoint
 from vdr.models.pretraining.lean import LeanTower, page_positions
-from vdr.models.pretraining.pages import draw_reading_pages
+from vdr.models.pretraining.pages import MERGED_COLUMNS, MERGED_LINES, draw_reading_pages
 from vdr.models.pretraining.parallel import average_gradients, cosine_schedule
 from vdr.models.pretraining.reading import new_backbone, word_loss
 from vdr.models.processing import Processor
@@ -59,9 +59,7 @@ def language_worker(rank: int, processes: int, settings: PretrainingSettings, fo
     held_out = draw_reading_pages(128, settings.seed * 2000 + 999, tokenizer)
     features = vision_features(model.model.visual, pages.pixels, images)
     held_features = vision_features(model.model.visual, held_out.pixels, images)
-    page_ids = processor.page_ids(
-        torch.tensor([[1, images_rows(pages.pixels, images), images_columns(pages.pixels, images)]])
-    )[0][0]
+    page_ids = processor.page_ids(torch.tensor([[1, 2 * MERGED_LINES, 2 * MERGED_COLUMNS]]))[0][0]
     positions = page_positions(page_ids.tolist(), processor.image_token_id)
     is_image = page_ids == processor.image_token_id
     rng = np.random.default_rng([settings.seed, 5, rank])
@@ -107,13 +105,3 @@ def language_worker(rank: int, processes: int, settings: PretrainingSettings, fo
     if rank == 0:
         pd.DataFrame(log).to_csv(folder / "language.csv", index=False)
         save_checkpoint(model, tokenizer, folder / "checkpoint")
-
-
-def images_rows(pixels: torch.Tensor, images: object) -> int:
-    """Height in patches."""
-    return pixels.shape[1] // images.patch_size  # type: ignore[attr-defined]
-
-
-def images_columns(pixels: torch.Tensor, images: object) -> int:
-    """Width in patches."""
-    return pixels.shape[2] // images.patch_size  # type: ignore[attr-defined]

@@ -17,7 +17,7 @@ from vdr.models.fast import Group
 from vdr.models.mini import mini_image_processor
 from vdr.models.pretraining.language import language_worker
 from vdr.models.pretraining.lean import LeanTower, page_positions
-from vdr.models.pretraining.pages import ReadingPages, draw_reading_pages
+from vdr.models.pretraining.pages import MERGED_COLUMNS, MERGED_LINES, ReadingPages, draw_reading_pages
 from vdr.models.pretraining.parallel import launch
 from vdr.models.pretraining.reading import read_worker
 from vdr.models.processing import Processor
@@ -46,7 +46,7 @@ def read_page(
     tower = LeanTower(model)
     embedding = model.get_input_embeddings().weight
     features = vision_features(model.model.visual, pages.pixels, mini_image_processor())
-    grid = torch.tensor([[1, pages.pixels.shape[1] // 14, pages.pixels.shape[2] // 14]])
+    grid = torch.tensor([[1, 2 * MERGED_LINES, 2 * MERGED_COLUMNS]])
     ids = processor.page_ids(grid)[0][0]
     is_image = ids == processor.image_token_id
     x = F.embedding(ids, embedding).repeat(len(pages), 1, 1)

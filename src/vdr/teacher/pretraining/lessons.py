@@ -48,9 +48,16 @@ def rating_of(query: QueryRecord, page: PageRecord, grade: int) -> int:
     return 0
 
 
-def draw_lesson(rng: np.random.Generator, page: PageRecord, others: list[PageRecord], hard_share: float) -> Lesson:
-    """One query for ``page``: written for it, written for it with one constraint changed, or written for another page."""
-    kind = rng.random()
+def draw_lesson(
+    rng: np.random.Generator,
+    page: PageRecord,
+    others: list[PageRecord],
+    hard_share: float,
+    *,
+    written_for_page: bool = False,
+) -> Lesson:
+    """One query for ``page``: written for it (always, if asked), written for it with one constraint changed, or for another page."""
+    kind = 0.0 if written_for_page else rng.random()
     specificity = _any_specificity(page.domain)
     if kind < 0.42:
         query = world.draw_query(rng, "", page, specificity, two_parts=0.15)

@@ -24,6 +24,7 @@ from vdr.corpus import layouts
 from vdr.models.fast import Group
 from vdr.models.mini import mini_config, mini_image_processor, save_checkpoint
 from vdr.models.pretraining.lean import LeanTower, page_positions
+from vdr.models.pretraining.pages import MERGED_COLUMNS, MERGED_LINES
 from vdr.models.pretraining.parallel import average_gradients, cosine_schedule
 from vdr.models.processing import Processor
 from vdr.models.prompts import DESCRIBE_PROMPT, RATE_PROMPT, YES_NO_PROMPT, chat
@@ -74,7 +75,7 @@ class Classroom:
     def _with_image(self, text: str) -> torch.Tensor:
         template = self._ids(text)
         at = template.index(self.image_token)
-        tokens = mini_tokens()
+        tokens = MERGED_LINES * MERGED_COLUMNS
         return torch.tensor(template[:at] + [self.image_token] * tokens + template[at + 1 :])
 
     def rows(self, task: str, features: torch.Tensor, texts: list[list[str]], replies: list[list[str]]) -> dict:
@@ -121,13 +122,6 @@ class Classroom:
         }
 
 
-def mini_tokens() -> int:
-    """Merged tokens of a mini page."""
-    from vdr.models.pretraining.pages import MERGED_COLUMNS, MERGED_LINES
-
-    return MERGED_LINES * MERGED_COLUMNS
-
-
 def school_worker(rank: int, processes: int, settings: TeacherPretrainingSettings, backbone: Path, out: Path) -> None:
     """One process of the teacher's training; rank 0 writes the checkpoint directory and ``teacher.csv``."""
     processor = Processor.from_pretrained(backbone)
@@ -171,7 +165,7 @@ def school_worker(rank: int, processes: int, settings: TeacherPretrainingSetting
         index = rng.integers(len(records), size=n)
         lessons = [[draw_lesson(rng, records[i], records, hard) for _ in range(settings.queries_a_page)] for i in index]
         if task == DESCRIBE:
-            lessons = [[draw_lesson_positive(rng, records[i]) for _ in range(4)] for i in index]
+            lessons = [[draw_lesson(rng, records[i], [], 0.0, written_for_page=True) for _ in range(4)] for i in index]
         rows = room.rows(
             task,
             features[torch.from_numpy(index)],
@@ -202,27 +196,6 @@ def school_worker(rank: int, processes: int, settings: TeacherPretrainingSetting
         out.mkdir(parents=True, exist_ok=True)
         pd.DataFrame(log).to_csv(out / "teacher.csv", index=False)
         save_checkpoint(model, processor.tokenizer, out / "checkpoint")
-
-
-def draw_lesson_positive(rng: np.random.Generator, page: object) -> Lesson:
-    """A query written for the page (descriptions are of labelled pages only)."""
-    return draw_lesson(_Always(rng), page, [], 0.0)  # type: ignore[arg-type]
-
-
-class _Always:
-    """A generator whose first draw chooses the first branch: a query written for the page."""
-
-    def __init__(self, rng: np.random.Generator):
-        self._rng, self._first = rng, True
-
-    def random(self) -> float:
-        if self._first:
-            self._first = False
-            return 0.0
-        return float(self._rng.random())
-
-    def __getattr__(self, name: str) -> object:
-        return getattr(self._rng, name)
 
 
 def _texts(lessons: list[list[Lesson]]) -> list[list[str]]:

@@ -1,0 +1,34 @@
+"""The mini models' training, a few steps of it: every stage runs, writes a checkpoint that loads, and goes on where it stopped."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pandas as pd
+import torch
+
+from vdr.models.pretraining.language import language_worker
+from vdr.models.pretraining.reading import read_worker
+from vdr.study.sections.models import PretrainingSettings
+from vdr.study.sections.teacher import TeacherPretrainingSettings, TeacherSettings
+from vdr.teacher.engines import TransformersTeacher
+from vdr.teacher.pretraining.school import SHORT_PART, school_worker
+
+
+def test_backbone_and_teacher_are_made_and_a_stopped_teacher_goes_on(tmp_path: Path) -> None:
+    torch.set_num_threads(1)
+    reading = PretrainingSettings(
+        pages=64, batch=8, read_steps=2, language_pages=64, language_steps=2, processes=1, compile=False
+    )
+    read_worker(0, 1, reading, tmp_path)
+    language_worker(0, 1, reading, tmp_path)
+    assert list(pd.read_csv(tmp_path / "reading.csv")["step"]) == [1]
+    school = TeacherPretrainingSettings(pages=48, batch_pages=4, short_steps=1, full_steps=5, processes=1)
+    school_worker(0, 1, school, tmp_path / "checkpoint", tmp_path / "teacher")
+    assert (tmp_path / "teacher" / SHORT_PART).is_file()
+    teacher = TransformersTeacher(tmp_path / "teacher" / "checkpoint", TeacherSettings())
+    assert teacher.model.config.get_text_config().num_hidden_layers == school.layers
+    school_worker(0, 1, school, tmp_path / "checkpoint", tmp_path / "teacher")
+    assert pd.read_csv(tmp_path / "teacher" / "teacher.csv")["step"].min() == school.short_steps + 1, (
+        "the first part was repeated"
+    )
