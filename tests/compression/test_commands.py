@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 from vdr.compression.commands import app
 from vdr.compression.demo import drawn_pages, index_lines
 from vdr.errors import BadInput, UnfitMachine
-from vdr.evaluation.vectors import write_vectors
+from vdr.models.vectors import write_vectors
 
 RUN = CliRunner()
 

@@ -15,7 +15,7 @@ from vdr.compression.index import build_index, cascade, open_index
 from vdr.compression.pooling import Pooling, compress, unit
 from vdr.errors import BadInput, DamagedArtefact
 from vdr.evaluation.search import search
-from vdr.evaluation.vectors import VectorSet
+from vdr.models.vectors import VectorSet
 
 
 def make_sets(n: int = 60, d: int = 16, seed: int = 0) -> tuple[VectorSet, VectorSet]:

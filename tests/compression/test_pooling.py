@@ -22,8 +22,8 @@ from vdr.compression.pooling import (
     unit,
 )
 from vdr.errors import BadInput
-from vdr.evaluation.vectors import VectorSet
 from vdr.kernels.ward import ward_reference
+from vdr.models.vectors import VectorSet
 
 GRIDS = [(1, 1), (1, 9), (9, 1), (6, 8), (5, 7), (2, 3)]
 

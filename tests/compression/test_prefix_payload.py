@@ -9,7 +9,7 @@ import torch
 from vdr.compression.payload import PAPER_CONFIGURATIONS, equal_payload, payload_gib, reduction
 from vdr.compression.prefix import PrefixProjection, Widths, narrow, prefix_rows
 from vdr.errors import BadInput
-from vdr.evaluation.vectors import VectorSet
+from vdr.models.vectors import VectorSet
 
 
 def vectors(dtype=np.float32) -> VectorSet:

@@ -17,7 +17,7 @@ from vdr.compression.report import TABLES, make_table, write_table
 from vdr.compression.serving import measure_serving, stratified
 from vdr.compression.variants import Variant, score_variants, suite_scores, variants_of
 from vdr.errors import BadInput, DamagedArtefact
-from vdr.evaluation.vectors import VectorSet, write_vectors
+from vdr.models.vectors import VectorSet, write_vectors
 from vdr.store import Artefact
 from vdr.study.sections.compression import CompressionSettings
 
@@ -161,7 +161,7 @@ def test_boxes_hold_the_cluster():
 
 def test_cases_are_what_their_names_say(world):
     root, datasets = world
-    from vdr.evaluation.vectors import read_vectors
+    from vdr.models.vectors import read_vectors
 
     pages, queries = read_vectors(root / "v3" / "c")
     found = find_cases(pages, queries, datasets[2].qrels, Pooling("hac", 8, 1), Widths((8, 32)), lost_rank=3)

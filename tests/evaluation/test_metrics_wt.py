@@ -16,7 +16,7 @@ from vdr.evaluation import metrics_wt
 from vdr.evaluation.evaluate import evaluate, load_scores, macro_average, score_run
 from vdr.evaluation.metrics_wt import agreement_with_pytrec_eval, check_qrels, ndcg, ndcg_per_query, tie_bounds
 from vdr.evaluation.run_files import Run, read_run
-from vdr.evaluation.vectors import VectorSet, write_vectors
+from vdr.models.vectors import VectorSet, write_vectors
 
 
 def test_graded_gains_by_hand():

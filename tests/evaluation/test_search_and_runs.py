@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from vdr.errors import BadInput, DamagedArtefact
 from vdr.evaluation.run_files import Run, read_qrels, read_run, write_qrels, write_run
 from vdr.evaluation.search import rank_scores, search
-from vdr.evaluation.vectors import VectorSet, read_vectors, write_vectors
 from vdr.kernels.reference import maxsim_search as reference_search
+from vdr.models.vectors import VectorSet, read_vectors, write_vectors
 
 
 def ragged(rng: np.random.Generator, names: list[str], width: int = 8, longest: int = 6, dtype=np.float32) -> VectorSet:

@@ -10,7 +10,7 @@ import pytest
 from PIL import Image
 
 from vdr.evaluation.evaluate import evaluate
-from vdr.evaluation.vectors import VectorSet
+from vdr.models.vectors import VectorSet
 from vdr.report.collect import collect
 from vdr.report.record import Record
 from vdr.store import Artefact, Store

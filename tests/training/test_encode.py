@@ -11,7 +11,7 @@ import torch
 from vdr.corpus.access import load_train
 from vdr.errors import BadInput, DamagedArtefact
 from vdr.evaluation.encode import Encoder, build_vision_cache, encode_suites, single_vectors
-from vdr.evaluation.vectors import read_vectors
+from vdr.models.vectors import read_vectors
 from vdr.models.vision_cache import CachedFeatures, LiveFeatures
 
 QUERIES = {"q2": "revenue of the north", "q0": "cost", "q1": "total share of the south region in the plan of the year"}

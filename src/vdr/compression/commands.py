@@ -72,7 +72,7 @@ def index(
     from vdr.compression.index import build_index
     from vdr.compression.pooling import Pooling, compress
     from vdr.compression.prefix import Widths, narrow
-    from vdr.evaluation.vectors import read_vectors
+    from vdr.models.vectors import read_vectors
 
     pages, _ = read_vectors(vectors)
     widths = Widths(tuple(int(w) for w in trained.split(",")) if trained else (pages.width,))
@@ -95,7 +95,7 @@ def search(
     """Ask an index the queries of a data set; prints a TREC run."""
     from vdr.compression.index import open_index
     from vdr.compression.prefix import narrow
-    from vdr.evaluation.vectors import read_vectors
+    from vdr.models.vectors import read_vectors
 
     opened = open_index(index)
     _, queries = read_vectors(vectors)

@@ -9,7 +9,7 @@ import numpy as np
 
 from vdr.compression.index import build_index, cascade
 from vdr.compression.pooling import Pooling, compress, unit
-from vdr.evaluation.vectors import VectorSet
+from vdr.models.vectors import VectorSet
 
 __all__ = ["drawn_pages", "index_lines"]
 

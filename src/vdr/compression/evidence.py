@@ -15,7 +15,7 @@ from vdr.compression.prefix import Widths, narrow
 from vdr.compression.variants import ranks_of_relevant
 from vdr.errors import BadInput
 from vdr.evaluation.search import search
-from vdr.evaluation.vectors import VectorSet
+from vdr.models.vectors import VectorSet
 
 __all__ = ["Case", "Cases", "box_of", "find_cases", "maxsim_map"]
 

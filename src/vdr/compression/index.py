@@ -21,8 +21,8 @@ import torch
 
 from vdr.errors import BadInput, DamagedArtefact
 from vdr.evaluation.search import rank_scores
-from vdr.evaluation.vectors import VectorSet
 from vdr.kernels.maxsim import maxsim_search
+from vdr.models.vectors import VectorSet
 from vdr.store import sha256_file
 
 __all__ = ["Hit", "PageIndex", "Storage", "build_index", "cascade", "open_index"]

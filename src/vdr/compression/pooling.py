@@ -25,10 +25,10 @@ import numpy as np
 import torch
 
 from vdr.errors import BadInput
-from vdr.evaluation.vectors import VectorSet
 from vdr.kernels import native
 from vdr.kernels.native import pointer
 from vdr.kernels.ward import check_features, ward_batch, ward_labels
+from vdr.models.vectors import VectorSet
 
 __all__ = ["Method", "Pooled", "Pooling", "blend", "compress", "image_only", "pool_page", "position_features", "unit"]
 

@@ -16,7 +16,7 @@ import torch
 from torch import nn
 
 from vdr.errors import BadInput
-from vdr.evaluation.vectors import VectorSet
+from vdr.models.vectors import VectorSet
 
 __all__ = ["PrefixProjection", "Widths", "narrow", "prefix_rows"]
 

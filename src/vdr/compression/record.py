@@ -21,7 +21,7 @@ from vdr.compression.evidence import Case, find_cases
 from vdr.compression.pooling import Pooling
 from vdr.compression.prefix import Widths
 from vdr.errors import BadInput, DamagedArtefact
-from vdr.evaluation.vectors import read_vectors
+from vdr.models.vectors import read_vectors
 from vdr.store import Artefact, sha256_file
 from vdr.study.sections.compression import CompressionSettings
 

@@ -20,7 +20,7 @@ from vdr.compression.index import PageIndex, build_index, cascade
 from vdr.compression.pooling import Pooling, compress
 from vdr.compression.prefix import Widths, narrow
 from vdr.errors import BadInput
-from vdr.evaluation.vectors import VectorSet, read_vectors
+from vdr.models.vectors import VectorSet, read_vectors
 from vdr.study.sections.compression import CompressionSettings
 
 __all__ = ["ServingCorpus", "measure_serving", "stratified"]

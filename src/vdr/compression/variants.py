@@ -19,7 +19,7 @@ from vdr.compression.prefix import Widths, narrow
 from vdr.errors import BadInput
 from vdr.evaluation.metrics import score_task
 from vdr.evaluation.search import search
-from vdr.evaluation.vectors import VectorSet, read_vectors
+from vdr.models.vectors import VectorSet, read_vectors
 from vdr.progress import track
 from vdr.study.catalogue import load_suites
 from vdr.study.sections.compression import CompressionSettings

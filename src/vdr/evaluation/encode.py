@@ -15,9 +15,9 @@ import numpy as np
 import torch
 
 from vdr.errors import BadInput
-from vdr.evaluation.vectors import VectorSet, write_vectors
 from vdr.models.processing import Processor
 from vdr.models.student import Seeds, Student, TokenBatch, single_vector
+from vdr.models.vectors import VectorSet, write_vectors
 from vdr.models.vision_cache import CachedFeatures, FeatureSource, LiveFeatures, backbone_fingerprint, write_cache
 from vdr.progress import track
 from vdr.study.sections.training import TrainingSettings

@@ -22,7 +22,7 @@ from vdr.evaluation.metrics_wt import (
 )
 from vdr.evaluation.run_files import TIE_RULE, Run, read_run, write_run
 from vdr.evaluation.search import search
-from vdr.evaluation.vectors import VectorSet, read_vectors
+from vdr.models.vectors import VectorSet, read_vectors
 from vdr.progress import track
 
 __all__ = ["Dataset", "evaluate", "load_scores", "macro_average", "score_run"]
@@ -109,7 +109,7 @@ def evaluate(
 ) -> dict[str, Any]:
     """Search, score and write every data set; returns what `scores.json` holds.
 
-    vectors: directory with `<suite>/<dataset>/` as :func:`vdr.evaluation.vectors.write_vectors` leaves them, or the
+    vectors: directory with `<suite>/<dataset>/` as :func:`vdr.models.vectors.write_vectors` leaves them, or the
     (pages, queries) pairs themselves by (suite, data set). tag: the run's name in the run files. in_domain: per suite
     True, False or the names of its in-domain data sets (WT Appendix C); flagged in the output, all sets enter the
     suite's average. Raises BadInput on an empty list of data sets, on qrels that cannot be scored and on non-finite

@@ -13,8 +13,8 @@ import numpy as np
 
 from vdr.errors import BadInput
 from vdr.evaluation.run_files import Run
-from vdr.evaluation.vectors import VectorSet
 from vdr.kernels.maxsim import maxsim_search
+from vdr.models.vectors import VectorSet
 
 __all__ = ["SearchResult", "rank_scores", "search"]
 

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 
 from vdr.errors import BadInput, UnfitMachine
-from vdr.evaluation.vectors import VectorSet
+from vdr.models.vectors import VectorSet
 from vdr.progress import track
 
 __all__ = ["Retriever", "encode_pages", "encode_queries", "load_retriever"]

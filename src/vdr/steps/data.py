@@ -71,7 +71,7 @@ class DataSteps(StepsBase):
         def build(out: Path, measures: dict[str, Any], made: Made) -> None:
             from vdr.corpus.access import load_train
             from vdr.evaluation.encode import Encoder
-            from vdr.evaluation.vectors import write_vectors
+            from vdr.models.vectors import write_vectors
 
             corpus = load_train(made["corpus"].path)
             encoder = Encoder(made["miner"].path, self._backbone_dir(), profile.training, **self._run_on())
@@ -92,8 +92,8 @@ class DataSteps(StepsBase):
             import numpy as np
 
             from vdr.corpus.access import load_train
-            from vdr.evaluation.vectors import write_vectors
             from vdr.mining.finished import encode_pages, encode_queries, load_retriever
+            from vdr.models.vectors import write_vectors
             from vdr.models.weights import locate
 
             corpus = load_train(made["corpus"].path)
@@ -116,8 +116,8 @@ class DataSteps(StepsBase):
         def build(out: Path, measures: dict[str, Any], made: Made) -> None:
             import numpy as np
 
-            from vdr.evaluation.vectors import read_vectors
             from vdr.mining import mine_pools
+            from vdr.models.vectors import read_vectors
 
             pages, queries = read_vectors(made["vectors"].path)
             single: dict[str, Any] = {}
