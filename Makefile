@@ -47,6 +47,7 @@ bench-kernels: setup ## time the kernels against their peers (prepares the peers
 
 bench: setup ## measure seconds per step, pages encoded and ratings per second, as ratios to plain code
 	@$(PY) benchmarks/training_steps.py --profile $(PROFILE)
+	@$(PY) benchmarks/ratings.py --profile $(PROFILE)
 
 notebooks: setup ## execute every chapter from the profile's own run, into outputs/PROFILE/notebooks
 	@$(VDR) notebooks $(CHOSEN)
