@@ -3,6 +3,8 @@ recomputed."""
 
 from __future__ import annotations
 
+import json
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -11,10 +13,11 @@ from hypothesis import strategies as st
 from statsmodels.stats.inter_rater import cohens_kappa
 
 from vdr.audit.agreement import binary_table, cluster_share, cohen, kappa_of_tables
-from vdr.audit.analysis import analyse_relevance, annotator_table, hedge_by_breadth, with_decisions
+from vdr.audit.analysis import analyse_relevance, annotator_table, hedge_by_breadth, with_decisions, write_result
 from vdr.audit.evidence import analyse_evidence
 from vdr.audit.judgements import Study, load_released, write_problems
 from vdr.audit.plan import Plan, default_plan_text, load_plan
+from vdr.audit.report import render_text, table13_pairings, write_report
 from vdr.errors import BadInput
 
 PAIRS = """query_id,page_id,role,rank,score
@@ -69,6 +72,39 @@ def study(tmp_path) -> Study:
 def result(tmp_path_factory) -> dict:
     loaded, _ = load_released(*write_csvs(tmp_path_factory.mktemp("worked")))
     return analyse_relevance(loaded)
+
+
+def test_an_undefined_kappa_is_null_in_the_file_and_a_word_in_the_tables(tmp_path):
+    # v1 and v2 share q1 only and call all of it relevant: their κ is 0/0. The other two pairings have one.
+    same = {("v1", "q1"): "a3 b2 c3 d2", ("v2", "q1"): "a2 b2 c2 d3"}
+    rows = [
+        f"{who},{query},{mark[0]},{mark[1]},5"
+        for (who, query), marks in (GRADES | same).items()
+        for mark in marks.split()
+    ]
+    loaded, _ = load_released(*write_csvs(tmp_path, rows))
+    result = analyse_relevance(loaded)
+    files = write_report(result, tmp_path / "out")
+    assert write_report(result, tmp_path / "out") == files
+
+    def refuse(word: str) -> None:
+        raise AssertionError(f"{word} is not JSON")
+
+    read = json.loads(files[0].read_text(), parse_constant=refuse)
+    assert read == json.loads(json.dumps(result, allow_nan=False))
+    kappas = {(row["a"], row["b"]): row["kappa"] for row in read["pairings"]}
+    assert kappas["v1", "v2"] is None
+    assert kappas["v2", "v3"] == pytest.approx(0.2)
+    assert read["headline"]["human_human_kappa"]["undefined"] == ["v1–v2"]
+    for shown in (table13_pairings(result), table13_pairings(read)):
+        assert shown.set_index("pairing")["κ"].to_dict()["v1–v2"] == "undefined"
+    assert "v1–v2,4,undefined" in (tmp_path / "out" / "tables" / "wt-table13-pairings.csv").read_text()
+    assert render_text(read) == render_text(result)
+    write_result(tmp_path / "again.json", {"a": [float("nan"), {"b": np.float64("nan")}], "c": 1.5})
+    assert json.loads((tmp_path / "again.json").read_text(), parse_constant=refuse) == {
+        "a": [None, {"b": None}],
+        "c": 1.5,
+    }
 
 
 def test_precision_and_miss(result):

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from itertools import combinations
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -22,7 +25,15 @@ from vdr.audit.scales import CANNOT_JUDGE
 from vdr.audit.study import BREADTHS
 from vdr.errors import BadInput
 
-__all__ = ["analyse_relevance", "annotator_table", "headline", "pairings", "relevant_per_query", "with_decisions"]
+__all__ = [
+    "analyse_relevance",
+    "annotator_table",
+    "headline",
+    "pairings",
+    "relevant_per_query",
+    "with_decisions",
+    "write_result",
+]
 
 
 def with_decisions(study: Study) -> pd.DataFrame:
@@ -313,4 +324,19 @@ def analyse_relevance(study: Study, *, without_breadth: bool = False, partial: b
         "hedge": {**_share(hedged, plan), "pairs": len(hedged)},
         "post_hoc": {"hedge_by_breadth": hedge_by_breadth(study.queries)} if split else {},
     }
-    return result
+    return dict(_undefined_as_none(result))
+
+
+def _undefined_as_none(value: Any) -> Any:
+    """The same data with None for every NaN, which JSON has no word for."""
+    if isinstance(value, dict):
+        return {name: _undefined_as_none(part) for name, part in value.items()}
+    if isinstance(value, list):
+        return [_undefined_as_none(part) for part in value]
+    return None if isinstance(value, float) and np.isnan(value) else value
+
+
+def write_result(path: Path, result: dict[str, Any]) -> None:
+    """Write an analysis as JSON; a figure that is undefined (NaN or None) is null."""
+    text = json.dumps(_undefined_as_none(result), ensure_ascii=False, indent=1, sort_keys=True, allow_nan=False)
+    path.write_text(text + "\n", encoding="utf-8")

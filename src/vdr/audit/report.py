@@ -13,6 +13,7 @@ from typing import Any
 
 import pandas as pd
 
+from vdr.audit.analysis import write_result
 from vdr.audit.evidence import NO_MAJORITY
 from vdr.audit.figures import write_figures
 from vdr.audit.scales import TIERS
@@ -66,6 +67,10 @@ def _plain(value: float | None, digits: int = 2) -> str:
     return "–" if value is None or value != value else f"{value:.{digits}f}"
 
 
+def _kappa(value: float | None) -> str:
+    return "undefined" if value is None or value != value else f"{value:.2f}"
+
+
 def _interval(figure: Mapping[str, Any], *, percent: bool) -> str:
     low, high = figure.get("low"), figure.get("high")
     if low is None or high is None:
@@ -106,14 +111,17 @@ def table4(result: Mapping[str, Any], reference: Reference | None = None) -> pd.
         known = paper.get(paper_name)
         if name == "range":
             human = head["human_human_kappa"]
-            value, interval, n = f"{_plain(human['lowest'])} to {_plain(human['highest'])}", "", None
+            ends_of = [human["lowest"], human["highest"]]
+            value = "undefined" if None in ends_of else f"{ends_of[0]:.2f} to {ends_of[1]:.2f}"
+            interval, n = "", None
             printed = "" if known is None else f"{known[0]:.2f} to {known[1]:.2f}"
             paper_interval, paper_n = "", None
         else:
             if name not in head:
                 continue
             figure = head[name]
-            value = _percent(figure["value"]) if percent else _plain(figure["value"])
+            show = _percent if percent else _kappa if name.endswith("kappa") else _plain
+            value = show(figure["value"])
             interval, n = _interval(figure, percent=percent), figure["n"]
             printed = "" if known is None else (_percent(known[0]) if percent else _plain(known[0]))
             ends = {"low": known[1], "high": known[2]} if known is not None and len(known) >= 3 else {}
@@ -151,8 +159,8 @@ def table13_annotators(result: Mapping[str, Any], reference: Reference | None = 
 
 
 def table13_pairings(result: Mapping[str, Any], reference: Reference | None = None) -> pd.DataFrame:
-    """WT Table 13, right: pairing, n, κ ('–' where undefined)."""
-    rows = [(f"{row['a']}–{row['b']}", row["n"], _plain(row["kappa"])) for row in result["pairings"]]
+    """WT Table 13, right: pairing, n, κ ("undefined" where both gave one and the same answer throughout)."""
+    rows = [(f"{row['a']}–{row['b']}", row["n"], _kappa(row["kappa"])) for row in result["pairings"]]
     table = pd.DataFrame(rows, columns=["pairing", "n", "κ"])
     paper = _wt("table13_pairings", reference)
     if paper is not None:
@@ -259,7 +267,7 @@ def render_text(result: Mapping[str, Any], reference: Reference | None = None) -
     if result["what"] == "relevance":
         lines += ["", *_statements(result)]
     else:
-        among, judge = _plain(result["fleiss_kappa"]), _plain(result["judge_human_kappa"])
+        among, judge = _kappa(result["fleiss_kappa"]), _kappa(result["judge_human_kappa"])
         lines += ["", f"Fleiss' κ among annotators {among}; Cohen's κ of judge against majority {judge}."]
         if "judge" in result:
             lines.append(f"The judge: {result['judge']}.")
@@ -289,7 +297,7 @@ def write_report(
         folder.mkdir(parents=True, exist_ok=True)
     mark = "-simulated" if result["simulated"] else ""
     written = [out / f"audit-{result['what']}{mark}.json"]
-    written[0].write_text(json.dumps(result, ensure_ascii=False, indent=1, sort_keys=True) + "\n", encoding="utf-8")
+    write_result(written[0], dict(result))
     for name, (title, parts) in tables.items():
         if only not in (None, name):
             continue

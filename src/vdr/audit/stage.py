@@ -7,7 +7,6 @@ artefacts.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -15,7 +14,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from vdr.audit.analysis import analyse_relevance
+from vdr.audit.analysis import analyse_relevance, write_result
 from vdr.audit.design import Design, PageSource, annotator_names, design_ring, design_tiers, pairs_from_artefacts
 from vdr.audit.evidence import analyse_evidence
 from vdr.audit.judgements import Study, study_from_folder
@@ -132,10 +131,6 @@ def coverage(
     ).reset_index()  # fmt: skip
 
 
-def _json(path: Path, value: object) -> None:
-    path.write_text(json.dumps(value, ensure_ascii=False, indent=1, sort_keys=True) + "\n", encoding="utf-8")
-
-
 def _simulated_study(
     folder: Path,
     design: Design,
@@ -197,7 +192,7 @@ def build_audit(
         pool, truth, perfect, plan, labelled_share=0.0, top=settings.pages_per_query
     )
     result["design"] = {**design.notes, "seed": settings.seed}
-    _json(out / "analysis.json", result)
+    write_result(out / "analysis.json", result)
     pd.DataFrame(recovery(study, given)).to_csv(out / "recovery.csv", index=False)
     pd.DataFrame(annotator_recovery(study, truth, annotators)).to_csv(out / "annotator_recovery.csv", index=False)
     coverage(pairs, texts, truth, annotators, settings, given, plan).to_csv(out / "coverage.csv", index=False)
@@ -212,7 +207,7 @@ def build_audit(
     audited["judge"] = (
         "an evidence judge" if judged is not None else f"tiers cut from the teacher's ratings at {PARTIAL} and {FULL}"
     )
-    _json(out / "evidence.json", audited)
+    write_result(out / "evidence.json", audited)
     measures["simulated"] = True
     measures["judgements"] = len(study.judgements) + len(graded.judgements)
     measures["precision_of_protection"] = result["headline"]["precision"]["value"]
