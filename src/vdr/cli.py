@@ -52,6 +52,7 @@ ArmArgument = Annotated[str, typer.Argument(help="an arm of the study; `vdr arms
 SeedOption = Annotated[int, typer.Option("--seed", help="one of the profile's training seeds")]
 RecipeOption = Annotated[str | None, typer.Option("--recipe", help="one_epoch or three_epochs (default: the profile's)")]
 TableArgument = Annotated[str, typer.Argument(help="table1, ev-figure7 or a catalogue name such as wt-table1; `vdr tables` lists them")]
+WeightsOption = Annotated[Path | None, typer.Option("--out", help="also put the weights here (a directory that does not exist)")]
 
 
 def _study(profile: str, settings: list[str] | None) -> Study:
@@ -97,40 +98,27 @@ def rows(arm: ArmArgument, seed: SeedOption = 0, profile: ProfileOption = "mini"
     _say(_study(profile, settings).stage_rows(arm, seed))
 
 
-@app.command(rich_help_panel=STAGES)
-def train(
-    arm: ArmArgument,
-    seed: SeedOption = 0,
-    recipe: RecipeOption = None,
-    profile: ProfileOption = "mini",
-    settings: SetOption = None,
-) -> None:
-    """Train one student: an arm, a seed, a recipe. A killed run goes on from its last checkpoint and gives the same bytes."""
-    _say(_study(profile, settings).stage_train(arm, seed, recipe))
+def _student_stage(name: str, about: str) -> None:
+    """Add a stage of one student; they all take an arm, a seed and a recipe."""
+
+    def command(
+        arm: ArmArgument,
+        seed: SeedOption = 0,
+        recipe: RecipeOption = None,
+        profile: ProfileOption = "mini",
+        settings: SetOption = None,
+    ) -> None:
+        _say(getattr(_study(profile, settings), f"stage_{name}")(arm, seed, recipe))
+
+    app.command(name, help=about, rich_help_panel=STAGES)(command)
 
 
-@app.command(rich_help_panel=STAGES)
-def encode(
-    arm: ArmArgument,
-    seed: SeedOption = 0,
-    recipe: RecipeOption = None,
-    profile: ProfileOption = "mini",
-    settings: SetOption = None,
-) -> None:
-    """Encode the suites' pages and queries with a trained student."""
-    _say(_study(profile, settings).stage_encode(arm, seed, recipe))
-
-
-@app.command(rich_help_panel=STAGES)
-def evaluate(
-    arm: ArmArgument,
-    seed: SeedOption = 0,
-    recipe: RecipeOption = None,
-    profile: ProfileOption = "mini",
-    settings: SetOption = None,
-) -> None:
-    """Search every suite with a trained student and score it: TREC run files and nDCG@5 (WT §3)."""
-    _say(_study(profile, settings).stage_evaluate(arm, seed, recipe))
+_student_stage(
+    "train",
+    "Train one student: an arm, a seed, a recipe. A killed run goes on from its last checkpoint and gives the same bytes.",
+)
+_student_stage("encode", "Encode the suites' pages and queries with a trained student.")
+_student_stage("evaluate", "Search every suite with a trained student and score it: TREC run files and nDCG@5 (WT §3).")
 
 
 @app.command(rich_help_panel=STAGES)
@@ -167,6 +155,16 @@ def trace(
 ) -> None:
     """From a cell of a table to what is behind it: for every seed the score, and the directories down to the corpus."""
     typer.echo("\n".join(_study(profile, settings).trace(arm, suite, recipe)))
+
+
+@app.command(rich_help_panel=LOOK)
+def claims(
+    recorded: Annotated[bool, typer.Option("--recorded", help="check the recorded run instead of a fresh one")] = False,
+    profile: ProfileOption = "mini",
+    settings: SetOption = None,
+) -> None:
+    """Check WT's claims on what has been evaluated (or recorded): holds, fails or not run, and the figures that decide it."""
+    typer.echo(_study(profile, settings).claims(recorded=recorded))
 
 
 @app.command(rich_help_panel=LOOK)
@@ -245,21 +243,13 @@ def record(
 
 # -- weights -----------------------------------------------------------------------------------------------------------
 @app.command("pretrain-mini", rich_help_panel=MAKE)
-def pretrain_mini(
-    out: Annotated[Path | None, typer.Option("--out", help="also put the weights here (a directory that does not exist)")] = None,
-    profile: ProfileOption = "mini",
-    settings: SetOption = None,
-) -> None:
+def pretrain_mini(out: WeightsOption = None, profile: ProfileOption = "mini", settings: SetOption = None) -> None:
     """Pretrain the miniature's backbone from scratch on page reading (it ships ready-made; this shows how it was made)."""
     _say(_study(profile, settings).stage_pretrain(out))
 
 
 @app.command("train-teacher-mini", rich_help_panel=MAKE)
-def train_teacher_mini(
-    out: Annotated[Path | None, typer.Option("--out", help="also put the weights here (a directory that does not exist)")] = None,
-    profile: ProfileOption = "mini",
-    settings: SetOption = None,
-) -> None:
+def train_teacher_mini(out: WeightsOption = None, profile: ProfileOption = "mini", settings: SetOption = None) -> None:
     """Train the miniature's teacher on pages and queries of its own (it ships ready-made; this shows how it was made)."""
     _say(_study(profile, settings).stage_train_teacher(out))
 

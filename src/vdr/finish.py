@@ -10,16 +10,17 @@ from vdr.corpus.access import load_suites, load_train
 from vdr.errors import BadInput, VdrError
 from vdr.models.weights import locate
 from vdr.progress import note
+from vdr.report.claims import check_claims, claims_text, write_claims
 from vdr.report.collect import collect, copy_record
 from vdr.report.gallery import asset_files, corpus_files
 from vdr.report.make import compare_records, make_table1
 from vdr.report.notebooks import parameters_of, run_notebook
-from vdr.report.record import shown_path
+from vdr.report.record import open_record, shown_path
 from vdr.store import Artefact
 from vdr.study.catalogue import Table, load_arms, load_tables
 from vdr.study.settings import Profile, outputs_root, repository_root
 
-__all__ = ["finish", "keep", "recorded_place", "render"]
+__all__ = ["claims", "finish", "keep", "recorded_place", "render"]
 
 
 def recorded_place(profile: Profile) -> Path:
@@ -62,6 +63,7 @@ def finish(
         executed = _execute(profile, table, record)
         lines.append(f"notebook  {shown_path(executed)}")
     lines += [f"table     {shown_path(profile.outputs / 'tables' / (table.name + suffix))}" for suffix in (".csv", ".md", ".html")]
+    lines.append(f"claims    {shown_path(profile.outputs / 'tables' / 'wt-claims.csv')} (vdr claims)")
     lines += [f"figure    {shown_path(path)}" for path in sorted((profile.outputs / "figures").glob(f"{table.name}*"))]
     lines += [f"record    {shown_path(record)} (the runs behind every cell: vdr trace ARM SUITE)", ""]
     lines.append(_compared(profile, table, record))
@@ -111,14 +113,26 @@ def render(profile: Profile, table: Table, *, recorded: bool = False) -> str:
 
     Raises `BadInput` when there is no record yet.
     """
-    place = recorded_place(profile) if recorded else record_place(profile)
-    out = outputs_root() / profile.name / "from-recorded" if recorded else profile.outputs
-    if not (place / "record.json").exists():
-        todo = "run `vdr record` after a finished run" if recorded else f"run `vdr reproduce {table.name}`, or add --recorded"
-        raise BadInput("there is no record here", where=shown_path(place), todo=todo)
+    place, out = _places(profile, table.name, recorded=recorded)
     made = make_table1(place, out, table=table.name)
     files = f"table     {shown_path(out / 'tables' / (table.name + '.md'))} (also .csv, .html)"
     return f"{made.text()}\n\n{files}"
+
+
+def claims(profile: Profile, *, recorded: bool = False) -> str:
+    """WT's claims on a record, with the figures that decide them; also written beside the tables. `BadInput` without a record."""
+    place, out = _places(profile, "wt-table1", recorded=recorded)
+    verdicts = check_claims(open_record(place))
+    return f"{claims_text(verdicts)}\n\nclaims    {shown_path(write_claims(verdicts, out / 'tables'))}"
+
+
+def _places(profile: Profile, table: str, *, recorded: bool) -> tuple[Path, Path]:
+    """The record to read and the directory to write into. Raises `BadInput` when there is no record yet."""
+    place = recorded_place(profile) if recorded else record_place(profile)
+    if not (place / "record.json").exists():
+        todo = "run `vdr record` after a finished run" if recorded else f"run `vdr reproduce {table}`, or add --recorded"
+        raise BadInput("there is no record here", where=shown_path(place), todo=todo)
+    return place, outputs_root() / profile.name / "from-recorded" if recorded else profile.outputs
 
 
 def keep(profile: Profile, out: Path | None = None) -> str:

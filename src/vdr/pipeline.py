@@ -223,6 +223,12 @@ class Study:
 
         return render(self.profile, find_table(name), recorded=recorded)
 
+    def claims(self, *, recorded: bool = False) -> str:
+        """WT's claims on the recorded run or on this profile's own: holds, fails or not run, and why."""
+        from vdr.finish import claims
+
+        return claims(self.profile, recorded=recorded)
+
     def keep_record(self, out: Path | None = None) -> str:
         """Copy this profile's record to where it is kept with the code."""
         from vdr.finish import keep

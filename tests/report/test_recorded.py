@@ -39,8 +39,8 @@ def test_scores_of_the_record_follow_from_its_run_files():
 
 def test_the_committed_table_is_what_the_record_gives(tmp_path):
     make_table1(ROOT, tmp_path)
-    for kind in ("csv", "md", "pedigree.json"):
-        name = f"tables/wt-table1.{kind}"
+    for file in ("wt-table1.csv", "wt-table1.md", "wt-table1.pedigree.json", "wt-claims.csv"):
+        name = f"tables/{file}"
         assert (tmp_path / name).read_text() == (ROOT / name).read_text(), name
 
 

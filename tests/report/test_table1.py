@@ -63,7 +63,7 @@ def test_files_are_complete_standalone_and_the_same_twice(study, tmp_path):
     for place in ("one", "two"):
         make_table1(study.record.root, tmp_path / place)
     names = sorted(p.relative_to(tmp_path / "one").as_posix() for p in (tmp_path / "one").rglob("*") if p.is_file())
-    assert names == ["figures/wt-table1-changes.png"] + [
+    assert names == ["figures/wt-table1-changes.png", "tables/wt-claims.csv"] + [
         f"tables/wt-table1.{k}" for k in ("csv", "html", "md", "pedigree.json")
     ]
     for name in names:

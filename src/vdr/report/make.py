@@ -8,6 +8,7 @@ from pathlib import Path
 import pandas as pd
 
 from vdr.evaluation.verdicts import paired_changes
+from vdr.report.claims import check_claims, write_claims
 from vdr.report.compare import Comparison, compare
 from vdr.report.figures import change_figure, save
 from vdr.report.record import Record, open_record
@@ -101,6 +102,8 @@ def findings(made: Table1) -> str:
 def make_table1(record: Path | str, out: Path | str, *, table: str = "wt-table1") -> Table1:
     """Render a record's table into `<out>/tables` and its figure into `<out>/figures`; returns what was made.
 
+    The verdicts on the paper's claims are written beside the table (`wt-claims.csv`).
+
     The same record gives the same bytes. Raises what :func:`open_record` and :func:`table1_of` raise; nothing is
     written then.
     """
@@ -113,6 +116,8 @@ def make_table1(record: Path | str, out: Path | str, *, table: str = "wt-table1"
     write_table(
         made.table, made.record, Path(out) / "tables", name=table, title=title, figure=figure, baseline=entry.baseline
     )
+    # the table was computed from the run files just now, and the recorded scores are equal
+    write_claims(check_claims(made.record, recompute=False), Path(out) / "tables")
     return made
 
 

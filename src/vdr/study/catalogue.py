@@ -167,14 +167,26 @@ class Table(Section):
 
 
 class ClaimCheck(Section):
-    """How a claim is checked: a change of an arm on a suite, its sign or its order among arms."""
+    """How a claim is checked, on the seed-paired changes of an arm on a suite against its table's baseline.
+
+    `change_sign`: the change has `sign` at every seed. `no_change`: its sign flips between seeds. `change_order`: its
+    mean is above that of the arm `above`. One seed alone decides none of them.
+    """
 
     kind: Literal["change_sign", "change_order", "no_change"]
     arm: str
     suite: str
-    recipe: str | None = None
+    metric: Literal["nDCG@5", "nDCG@10"] = Field("nDCG@5", description="what the changes are of, as scores name it")
+    recipe: str | None = Field(None, description="the recipe of its runs; the table's, else the record's, if not given")
     sign: Literal["+", "-"] | None = None
     above: str | None = Field(None, description="the arm that must have the smaller change")
+
+    @model_validator(mode="after")
+    def _decidable(self) -> ClaimCheck:
+        for name, kind in (("sign", "change_sign"), ("above", "change_order")):
+            if (self.kind == kind) != (getattr(self, name) is not None):
+                raise ValueError(f"`{name}` belongs to a check of kind {kind}, and only there")
+        return self
 
 
 class Claim(Section):
@@ -256,7 +268,7 @@ def load_tables(file: Path = STUDY / "tables.yaml") -> Catalogue[Table]:
 
 @functools.lru_cache(maxsize=4)
 def load_claims(file: Path = STUDY / "claims.yaml") -> Catalogue[Claim]:
-    """The claims. Raises `BadInput` for one that names an unknown arm, suite or table."""
+    """The claims. Raises `BadInput` for one that names an unknown arm, suite, recipe or table."""
     claims = _load("claim", file, Claim)
     for claim in claims.values():
         load_arms()[claim.check.arm]
@@ -264,4 +276,6 @@ def load_claims(file: Path = STUDY / "claims.yaml") -> Catalogue[Claim]:
         load_tables()[claim.table]
         if claim.check.above is not None:
             load_arms()[claim.check.above]
+        if claim.check.recipe is not None:
+            load_recipes()[claim.check.recipe]
     return claims
