@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Writes the hashed locks anew from pyproject.toml (needs the dev extra's uv and a package index).
 # Pins that still fit are kept; `UPGRADE=1 scripts/lock.sh` takes the newest versions instead.
-#   requirements/cpu.txt        everything but torch, for Linux x86_64 without a GPU, tests and checks included
+#   requirements/cpu.txt        everything but torch, for Linux x86_64 without a GPU, tests, checks and the index's engines included
 #   requirements/torch-cpu.txt  torch's CPU build: its hash is fixed by hand (PyPI's hashes beside it would bring the CUDA build)
 #   requirements/gpu.txt        everything with torch for CUDA and vLLM, for a GPU node
 set -euo pipefail
@@ -15,7 +15,7 @@ for place in ${PIP_FIND_LINKS:-}; do
   if compgen -G "$place/torch-2.13.0+cpu-*.whl" >/dev/null; then links=(--find-links "$place"); fi
 done
 
-"$uv" pip compile -q pyproject.toml --extra dev --python-platform x86_64-manylinux_2_28 "${common[@]}" \
+"$uv" pip compile -q pyproject.toml --extra dev --extra index --python-platform x86_64-manylinux_2_28 "${common[@]}" \
   "${links[@]}" --no-emit-package torch -c requirements/torch-cpu.txt -o requirements/cpu.txt >/dev/null
 "$uv" pip compile -q pyproject.toml --extra dev --extra vllm --python-platform x86_64-manylinux_2_35 "${common[@]}" \
   -o requirements/gpu.txt >/dev/null

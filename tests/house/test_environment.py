@@ -65,7 +65,8 @@ def test_environment_yml_names_what_the_studys_card_asks_for() -> None:
 def test_every_declared_dependency_is_locked_at_a_version_that_fits() -> None:
     cpu, gpu = locked(CPU) | locked(TORCH), locked(GPU)
     declared = [Requirement(text) for text in project()["dependencies"]]
-    dev = [Requirement(text) for text in project()["optional-dependencies"]["dev"]]
+    extras = project()["optional-dependencies"]
+    dev = [Requirement(text) for text in extras["dev"] + extras["index"]]
     for requirement in declared + dev:
         name = canonicalize_name(requirement.name)
         assert requirement.specifier.contains(Version(cpu[name]), prereleases=True), requirement
