@@ -77,7 +77,10 @@ def test_agreement_with_pytrec_eval_where_definitions_agree(seed):
             assert ours.values[f"mrr@{k}"][row] == pytest.approx(100 * trec[q]["recip_rank"])
 
 
-def test_agreement_with_ranx_where_definitions_agree():
+def test_agreement_with_ranx_where_definitions_agree(monkeypatch):
+    # Its loops as plain Python: on sixty queries they take a moment, their compilation takes a minute.
+    numba = pytest.importorskip("numba", reason="numba, which ranx needs, is not installed")
+    monkeypatch.setattr(numba.config, "DISABLE_JIT", 1)
     ranx = pytest.importorskip("ranx", reason="ranx is not installed")
     qrels, run = draw(5)
     positive = {q: {p: g for p, g in grades.items() if g > 0} for q, grades in qrels.items()}
