@@ -115,7 +115,7 @@ def test_peft_loads_what_we_save(make_student, backbone_dir, processor, tmp_path
     batch = student.query_batch([processor.query_ids("revenue 1997")])
     with torch.no_grad():
         theirs = model.base_model.model.model.language_model(input_ids=batch.ids, use_cache=False).last_hidden_state
-        torch.testing.assert_close(student._lean([batch])[0], theirs, atol=1e-5, rtol=0)
+        torch.testing.assert_close(student.hidden_states([batch])[0], theirs, atol=1e-5, rtol=0)
 
 
 @pytest.mark.parametrize("fault", ["missing", "unexpected", "shape", "garbage"])

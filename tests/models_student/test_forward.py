@@ -12,7 +12,9 @@ from PIL import Image
 from vdr.errors import BadInput
 from vdr.kernels.native import library
 from vdr.models import fast
+from vdr.models.fast.pointwise import swiglu
 from vdr.models.student import single_vector
+from vdr.models.student.forward import embed
 from vdr.study.sections.training import LoraSettings
 
 GRIDS = [(3, 4), (3, 4), (3, 4)]
@@ -75,8 +77,8 @@ def test_hidden_states_equal_the_librarys_text_model(make_student, processor):
     student = make_student(adapted=False)
     batch = pages(student, processor)
     with torch.no_grad():
-        ours = student._lean([batch])[0]
-        x = student._embed(batch, batch.ids, batch.is_image)
+        ours = student.hidden_states([batch])[0]
+        x = embed(student.backbone, batch)
         theirs = student.backbone.model.language_model(
             inputs_embeds=x, position_ids=batch.positions.expand(3, -1, -1).transpose(0, 1), use_cache=False
         ).last_hidden_state
@@ -221,6 +223,6 @@ def test_kernels_equal_torch_at_every_head_width(dim, monkeypatch):
 def test_swiglu_kernel_at_the_ends_of_the_range(monkeypatch):
     both = torch.cat([torch.linspace(-200, 200, 64).view(1, -1), torch.ones(1, 64)], 1)
     monkeypatch.setenv("VDR_NATIVE", "1")
-    inner, sigmoid = fast._swiglu(both)
+    inner, sigmoid = swiglu(both)
     torch.testing.assert_close(sigmoid, torch.sigmoid(both[:, :64]), atol=1e-7, rtol=1e-5)
     torch.testing.assert_close(inner, torch.nn.functional.silu(both[:, :64]), atol=1e-6, rtol=1e-5)
