@@ -6,13 +6,14 @@ from pathlib import Path
 
 import pandas as pd
 import torch
+from safetensors.torch import load_file
 
 from vdr.models.pretraining.language import language_worker
 from vdr.models.pretraining.reading import read_worker
 from vdr.study.sections.models import PretrainingSettings
 from vdr.study.sections.teacher import TeacherPretrainingSettings, TeacherSettings
 from vdr.teacher.engines import TransformersTeacher
-from vdr.teacher.pretraining.school import SHORT_PART, school_worker
+from vdr.teacher.pretraining.school import school_worker
 
 
 def test_backbone_and_teacher_are_made_and_a_stopped_teacher_goes_on(tmp_path: Path) -> None:
@@ -23,12 +24,19 @@ def test_backbone_and_teacher_are_made_and_a_stopped_teacher_goes_on(tmp_path: P
     read_worker(0, 1, reading, tmp_path)
     language_worker(0, 1, reading, tmp_path)
     assert list(pd.read_csv(tmp_path / "reading.csv")["step"]) == [1]
-    school = TeacherPretrainingSettings(pages=48, batch_pages=4, short_steps=1, full_steps=5, processes=1)
+    school = TeacherPretrainingSettings(
+        pages=48, batch_pages=4, short_steps=1, full_steps=5, graded_steps=2, processes=1
+    )
     school_worker(0, 1, school, tmp_path / "checkpoint", tmp_path / "teacher")
-    assert (tmp_path / "teacher" / SHORT_PART).is_file()
+    log = pd.read_csv(tmp_path / "teacher" / "teacher.csv")
+    assert list(log["part"].unique()) == ["short", "full", "graded"] and log["step"].max() == 8
     teacher = TransformersTeacher(tmp_path / "teacher" / "checkpoint", TeacherSettings())
     assert teacher.model.config.get_text_config().num_hidden_layers == school.layers
+    weights = tmp_path / "teacher" / "checkpoint" / "model.safetensors"
+    once = load_file(weights)
+    assert not torch.equal(once["lm_head.weight"], once["model.embed_tokens.weight"]), "head not trained"
+    (tmp_path / "teacher" / "graded.pt").unlink()
+    weights.unlink()
     school_worker(0, 1, school, tmp_path / "checkpoint", tmp_path / "teacher")
-    assert pd.read_csv(tmp_path / "teacher" / "teacher.csv")["step"].min() == school.short_steps + 1, (
-        "the first part was repeated"
-    )
+    again = load_file(weights)
+    assert all(torch.equal(once[name], again[name]) for name in once), "a stopped training went on to other weights"

@@ -41,8 +41,10 @@ def mini_image_processor() -> Qwen2VLImageProcessorPil:
     )
 
 
-def mini_config(tokenizer: PreTrainedTokenizerBase, *, text_layers: int = 3, width: int = 96) -> Qwen2_5_VLConfig:
-    """Configuration of the mini backbone (three language layers) or teacher (more)."""
+def mini_config(
+    tokenizer: PreTrainedTokenizerBase, *, text_layers: int = 3, width: int = 96, tied: bool = True
+) -> Qwen2_5_VLConfig:
+    """Configuration of the mini backbone (three language layers) or teacher (more, and an output head of its own)."""
     ids = {
         t: tokenizer.convert_tokens_to_ids(t)
         for t in ("<|image_pad|>", "<|video_pad|>", "<|vision_start|>", "<|vision_end|>")
@@ -51,7 +53,7 @@ def mini_config(tokenizer: PreTrainedTokenizerBase, *, text_layers: int = 3, wid
     head = width // 4
     text = {
         "vocab_size": VOCABULARY, "hidden_size": width, "intermediate_size": 2 * width, "num_hidden_layers": text_layers,
-        "num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 2048, "tie_word_embeddings": True,
+        "num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 2048, "tie_word_embeddings": tied,
         "rms_norm_eps": 1e-6, "use_sliding_window": False, "max_window_layers": text_layers,
         "bos_token_id": pad, "eos_token_id": eos, "pad_token_id": pad,
         "rope_parameters": {"rope_type": "default", "rope_theta": 10000.0, "mrope_section": [head // 6] * 3},
@@ -63,7 +65,7 @@ def mini_config(tokenizer: PreTrainedTokenizerBase, *, text_layers: int = 3, wid
     }  # fmt: skip
     return Qwen2_5_VLConfig(
         text_config=text, vision_config=vision, image_token_id=ids["<|image_pad|>"], video_token_id=ids["<|video_pad|>"],
-        vision_start_token_id=ids["<|vision_start|>"], vision_end_token_id=ids["<|vision_end|>"], tie_word_embeddings=True,
+        vision_start_token_id=ids["<|vision_start|>"], vision_end_token_id=ids["<|vision_end|>"], tie_word_embeddings=tied,
     )  # fmt: skip
 
 

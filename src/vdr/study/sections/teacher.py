@@ -29,8 +29,20 @@ class TeacherPretrainingSettings(Section):
     full_learning_rate: float = Field(8e-4, gt=0, description="peak rate of the steps with the full prompts")
     presence_weight: float = Field(1.0, ge=0, description="weight of the auxiliary presence loss")
     hard_share: float = Field(0.7, ge=0, le=1, description="share of hard negatives at the end of the curriculum")
-    short_steps: int = Field(800, ge=1, description="steps that ask for the rating straight after the query")
-    full_steps: int = Field(600, ge=1, description="steps with the full prompts")
+    short_steps: int = Field(1200, ge=1, description="steps that ask for the rating straight after the query")
+    full_steps: int = Field(700, ge=1, description="steps with the full prompts")
+    graded_steps: int = Field(500, ge=1, description="steps that teach it to reply with the rating it expects")
+    graded_learning_rate: float = Field(4e-4, gt=0, description="peak rate of those steps")
+    graded_tasks: tuple[Literal["rate", "yes_no", "describe"], ...] = Field(
+        ("rate", "describe", "rate", "describe", "yes_no"), min_length=1, description="what those steps ask, in turn"
+    )
+    sure: float = Field(
+        20.0,
+        ge=0,
+        lt=50,
+        description="an expected rating this near to an end is written as the end; most of the paper's ratings are ends",
+    )
+    rating_width: float = Field(4.0, gt=0, description="standard deviation of the target over neighbouring ratings")
 
 
 class TeacherSettings(Section):

@@ -3,14 +3,15 @@
 Two more things are learned than the reply itself, and without them no judgement forms at this size: the backbone's first
 stage put page features into the space of words, and while the teacher learns to rate, an auxiliary head predicts at each
 content word of the query whether what it names holds of the page. To save time the first part of the training asks for
-the rating straight after the query; the last part uses the full prompts, with the rating, the yes/no reply and the
-description each after its own text.
+the rating straight after the query; the second uses the full prompts, with the rating, the yes/no reply and the
+description each after its own text; the last teaches it to reply with the rating that it expects (`grading`).
 """
 
 from __future__ import annotations
 
 import copy
 import time
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -21,6 +22,7 @@ from torch.nn import functional as F
 from transformers import PreTrainedTokenizerBase, Qwen2_5_VLForConditionalGeneration
 
 from vdr.corpus import layouts
+from vdr.corpus.world import PageRecord
 from vdr.models.fast import Group
 from vdr.models.mini import mini_config, mini_image_processor, save_checkpoint
 from vdr.models.pretraining.lean import LeanTower, page_positions
@@ -30,20 +32,24 @@ from vdr.models.processing import Processor
 from vdr.models.prompts import DESCRIBE_PROMPT, RATE_PROMPT, YES_NO_PROMPT, chat
 from vdr.models.vision import vision_features
 from vdr.study.sections.teacher import TeacherPretrainingSettings
+from vdr.teacher.pretraining.grading import expected_rating, snap, soft_targets
 from vdr.teacher.pretraining.lessons import Lesson, auc, describe, draw_lesson, draw_lesson_page
 
 __all__ = ["Classroom", "grow_teacher", "school_worker"]
 
-RATE, YES_NO, DESCRIBE, SHORT = "rate", "yes_no", "describe", "short"
-SHORT_PART = "short.pt"
+RATE, YES_NO, DESCRIBE, SHORT, GRADED = "rate", "yes_no", "describe", "short", "graded"
 
 
 def grow_teacher(backbone: Path, layers: int) -> Qwen2_5_VLForConditionalGeneration:
-    """The backbone with further language layers that start as identities (their output projections are zero)."""
+    """The backbone with further language layers that start as identities (their output projections are zero).
+
+    Its output head starts as the embedding and is trained apart from it, as in the 72B teacher: the backbone's embeddings
+    of word pieces were never used for writing, and a frozen head leaves them unwritable.
+    """
     small = Qwen2_5_VLForConditionalGeneration.from_pretrained(backbone)
     processor = Processor.from_pretrained(backbone)
     torch.manual_seed(0)
-    model = Qwen2_5_VLForConditionalGeneration(mini_config(processor.tokenizer, text_layers=layers))
+    model = Qwen2_5_VLForConditionalGeneration(mini_config(processor.tokenizer, text_layers=layers, tied=False))
     _, unexpected = model.load_state_dict(small.state_dict(), strict=False)
     assert not unexpected, unexpected
     for layer in model.model.language_model.layers[small.config.text_config.num_hidden_layers :]:
@@ -77,6 +83,10 @@ class Classroom:
         at = template.index(self.image_token)
         tokens = MERGED_LINES * MERGED_COLUMNS
         return torch.tensor(template[:at] + [self.image_token] * tokens + template[at + 1 :])
+
+    def rating_token(self, rating: int) -> int:
+        """The token that writes a rating: every integer 0–100 is one token."""
+        return self._ids(str(rating))[0]
 
     def rows(self, task: str, features: torch.Tensor, texts: list[list[str]], replies: list[list[str]]) -> dict:
         """Rows of n pages with k queries each.
@@ -122,16 +132,40 @@ class Classroom:
         }
 
 
+@dataclass(frozen=True)
+class Part:
+    """One part of the training: what it asks in turn, for how many steps, at what peak learning rate."""
+
+    name: str
+    tasks: tuple[str, ...]
+    steps: int
+    peak: float
+
+
+def parts_of(settings: TeacherPretrainingSettings) -> list[Part]:
+    """Short prompts, full prompts, then graded replies."""
+    return [
+        Part(SHORT, (SHORT,), settings.short_steps, settings.learning_rate),
+        Part("full", settings.full_tasks, settings.full_steps, settings.full_learning_rate),
+        Part(GRADED, settings.graded_tasks, settings.graded_steps, settings.graded_learning_rate),
+    ]
+
+
 def school_worker(rank: int, processes: int, settings: TeacherPretrainingSettings, backbone: Path, out: Path) -> None:
-    """One process of the teacher's training; rank 0 writes the checkpoint directory and ``teacher.csv``."""
+    """One process of the teacher's training; rank 0 writes the checkpoint directory and ``teacher.csv``.
+
+    Rank 0 also leaves ``<part>.pt`` and ``<part>.csv`` at the end of each part. A run that is started again in the same
+    directory goes on after the last part that is there, with the same result: every part draws its lessons from a
+    generator of its own and starts its optimiser anew.
+    """
     processor = Processor.from_pretrained(backbone)
     images = mini_image_processor()
     model = grow_teacher(backbone, settings.layers)
     embedding = model.get_input_embeddings().weight.detach().clone()
     tower = LeanTower(model)
+    head = model.lm_head.weight
     presence_head = nn.Linear(embedding.shape[1], 1)
-    parameters = [*tower.parameters(), *presence_head.parameters()]
-    optimiser = torch.optim.AdamW(parameters, lr=settings.learning_rate, betas=(0.9, 0.98), weight_decay=0.01)
+    parameters = [*tower.parameters(), head, *presence_head.parameters()]
     rng = np.random.default_rng([settings.seed, rank])
     records = [draw_lesson_page(rng, f"teacher-{rank}-{i}") for i in range(settings.pages // processes)]
     pixels = torch.from_numpy(np.stack([layouts.render(r)[0] for r in records]))
@@ -139,63 +173,110 @@ def school_worker(rank: int, processes: int, settings: TeacherPretrainingSetting
     del pixels
     room = Classroom(processor, embedding)
     held = Examination(settings, model, room, images)
-    log: list[dict] = []
-    started, n = time.perf_counter(), settings.batch_pages // processes
-    steps = settings.short_steps + settings.full_steps
-    first = 0
-    if (out / SHORT_PART).is_file():  # a run that was stopped in the last part goes on from the end of the first
-        saved = torch.load(out / SHORT_PART, weights_only=True)
-        model.load_state_dict(saved["model"])
-        presence_head.load_state_dict(saved["presence"])
-        first = settings.short_steps
-    for step in range(first, steps):
-        short = step < settings.short_steps
-        if step == settings.short_steps:
-            optimiser = torch.optim.AdamW(parameters, lr=settings.learning_rate, betas=(0.9, 0.98), weight_decay=0.01)
+    out.mkdir(parents=True, exist_ok=True)
+    logs: list[pd.DataFrame] = []
+    behind = 0
+    for number, part in enumerate(parts_of(settings)):
+        kept = out / f"{part.name}.pt"
+        if kept.is_file():
+            saved = torch.load(kept, weights_only=True)
+            model.load_state_dict(saved["model"])
+            presence_head.load_state_dict(saved["presence"])
+        else:
+            rng = np.random.default_rng([settings.seed, rank, number])
+            teach = _Teaching(settings, part, tower, head, presence_head, records, features, room)
+            log = teach.run(rng, parameters, held, behind, max(1, settings.batch_pages // processes), rank == 0)
             if rank == 0:
-                out.mkdir(parents=True, exist_ok=True)
-                torch.save({"model": model.state_dict(), "presence": presence_head.state_dict()}, out / SHORT_PART)
-        # Each part has a schedule of its own: the full prompts are new to the model.
-        part = (step, settings.short_steps) if short else (step - settings.short_steps, settings.full_steps)
-        peak = settings.learning_rate if short else settings.full_learning_rate
-        for group in optimiser.param_groups:
-            group["lr"] = peak * cosine_schedule(*part, 20)
-        task = SHORT if short else settings.full_tasks[step % len(settings.full_tasks)]
-        hard = settings.hard_share * min(1.0, step / (0.5 * settings.short_steps))
-        index = rng.integers(len(records), size=n)
-        lessons = [[draw_lesson(rng, records[i], records, hard) for _ in range(settings.queries_a_page)] for i in index]
+                pd.DataFrame(log).to_csv(out / f"{part.name}.csv", index=False)
+                torch.save({"model": model.state_dict(), "presence": presence_head.state_dict()}, kept)
+                save_checkpoint(copy.deepcopy(model), processor.tokenizer, out / "checkpoint")
+        if rank == 0:
+            logs.append(pd.read_csv(out / f"{part.name}.csv"))
+        behind += part.steps
+    if rank == 0:
+        pd.concat(logs).to_csv(out / "teacher.csv", index=False)
+        save_checkpoint(model, processor.tokenizer, out / "checkpoint")
+
+
+@dataclass
+class _Teaching:
+    """The steps of one part in one process."""
+
+    settings: TeacherPretrainingSettings
+    part: Part
+    tower: LeanTower
+    head: torch.Tensor
+    presence_head: nn.Linear
+    records: list[PageRecord]
+    features: torch.Tensor
+    room: Classroom
+
+    def run(
+        self,
+        rng: np.random.Generator,
+        parameters: list[nn.Parameter],
+        held: Examination,
+        behind: int,
+        pages: int,
+        speaks: bool,
+    ) -> list[dict]:
+        """Train; returns the log. ``behind``: steps of the parts before; ``pages``: pages a step in this process."""
+        part, settings = self.part, self.settings
+        elder = (copy.deepcopy(self.tower), self.head.detach().clone()) if part.name == GRADED else None
+        optimiser = torch.optim.AdamW(parameters, lr=part.peak, betas=(0.9, 0.98), weight_decay=0.01)
+        log: list[dict] = []
+        started = time.perf_counter()
+        for step in range(part.steps):
+            for group in optimiser.param_groups:
+                group["lr"] = part.peak * cosine_schedule(step, part.steps, 20)
+            task = part.tasks[step % len(part.tasks)]
+            hard = settings.hard_share * min(1.0, (behind + step) / (0.5 * settings.short_steps))
+            loss, losses = self._loss(rng, task, hard, pages, elder)
+            optimiser.zero_grad()
+            loss.backward()
+            average_gradients(parameters)
+            nn.utils.clip_grad_norm_(parameters, 1.0)
+            optimiser.step()
+            if speaks and (step % 50 == 49 or step in (0, part.steps - 1)):
+                scores = held.score(self.tower, SHORT if part.name == SHORT else RATE)
+                log.append({"step": behind + step + 1, "part": part.name, "task": task, **losses, **scores})
+                line = " ".join(f"{k} {v:.3f}" if isinstance(v, float) else f"{k} {v}" for k, v in log[-1].items())
+                print(f"teacher {line} {(time.perf_counter() - started) / (step + 1):.2f} s/step", flush=True)
+        return log
+
+    def _loss(
+        self, rng: np.random.Generator, task: str, hard: float, pages: int, elder: tuple[LeanTower, torch.Tensor] | None
+    ) -> tuple[torch.Tensor, dict[str, float]]:
+        records, settings = self.records, self.settings
+        index = rng.integers(len(records), size=pages)
         if task == DESCRIBE:
             lessons = [[draw_lesson(rng, records[i], [], 0.0, written_for_page=True) for _ in range(4)] for i in index]
-        rows = room.rows(
-            task,
-            features[torch.from_numpy(index)],
-            _texts(lessons),
-            _replies(task, lessons, [records[i] for i in index]),
+        else:
+            each = range(settings.queries_a_page)
+            lessons = [[draw_lesson(rng, records[i], records, hard) for _ in each] for i in index]
+        replies = _replies(task, lessons, [records[i] for i in index])
+        features = self.features[torch.from_numpy(index)]
+        rows = self.room.rows(task, features, _texts(lessons), replies)
+        if elder is not None and task == RATE:
+            return self._graded_loss(elder, rows)
+        weight = settings.presence_weight if task in (SHORT, RATE) else 0.0
+        return lesson_loss(self.tower, self.head, self.presence_head, rows, lessons, weight, self.room)
+
+    def _graded_loss(self, elder: tuple[LeanTower, torch.Tensor], rows: dict) -> tuple[torch.Tensor, dict[str, float]]:
+        """Cross-entropy of the reply's number against what the frozen elder expects, and of the end of the reply."""
+        asked = torch.nonzero(rows["target"] >= 0).flatten()
+        ends = rows["target"][asked] == self.room.end
+        numbers = asked[~ends]
+        given = (rows["x"], rows["positions"], rows["groups"])
+        with torch.no_grad():
+            expected = expected_rating(elder[0](*given)[numbers] @ elder[1].T, self.room.rating_token)
+        targets = soft_targets(
+            snap(expected, self.settings.sure), len(self.head), self.room.rating_token, self.settings.rating_width
         )
-        loss, parts = lesson_loss(
-            tower,
-            presence_head,
-            embedding,
-            rows,
-            lessons,
-            settings.presence_weight if task in (SHORT, RATE) else 0.0,
-            room,
-        )
-        optimiser.zero_grad()
-        loss.backward()
-        average_gradients(parameters)
-        nn.utils.clip_grad_norm_(parameters, 1.0)
-        optimiser.step()
-        if rank == 0 and (step % 50 == 49 or step in (0, settings.short_steps)):
-            log.append({"step": step + 1, "task": task, **parts, **held.score(tower, SHORT if short else RATE)})
-            line = " ".join(f"{k} {v:.3f}" if isinstance(v, float) else f"{k} {v}" for k, v in log[-1].items())
-            print(f"teacher {line} {(time.perf_counter() - started) / (step + 1 - first):.2f} s/step", flush=True)
-            if not short:
-                save_checkpoint(copy.deepcopy(model), processor.tokenizer, out / "checkpoint")
-    if rank == 0:
-        out.mkdir(parents=True, exist_ok=True)
-        pd.DataFrame(log).to_csv(out / "teacher.csv", index=False)
-        save_checkpoint(model, processor.tokenizer, out / "checkpoint")
+        hidden = self.tower(*given)
+        reply = F.cross_entropy(hidden[numbers] @ self.head.T, targets)
+        end = F.cross_entropy(hidden[asked[ends]] @ self.head.T, rows["target"][asked[ends]])
+        return reply + end, {"reply": reply.item(), "presence": float("nan")}
 
 
 def _texts(lessons: list[list[Lesson]]) -> list[list[str]]:
@@ -212,8 +293,8 @@ def _replies(task: str, lessons: list[list[Lesson]], pages: list) -> list[list[s
 
 def lesson_loss(
     tower: LeanTower,
+    head: torch.Tensor,
     presence_head: nn.Linear,
-    embedding: torch.Tensor,
     rows: dict,
     lessons: list[list[Lesson]],
     presence_weight: float,
@@ -222,7 +303,7 @@ def lesson_loss(
     """Cross-entropy of the reply, and of the presence head at the query's content words."""
     hidden = tower(rows["x"], rows["positions"], rows["groups"])
     asked = rows["target"] >= 0
-    reply = F.cross_entropy(hidden[asked] @ embedding.T, rows["target"][asked])
+    reply = F.cross_entropy(hidden[asked] @ head.T, rows["target"][asked])
     if presence_weight == 0:
         return reply, {"reply": reply.item(), "presence": float("nan")}
     blocks, flat = rows["blocks"], [lesson for row in lessons for lesson in row]
@@ -244,7 +325,13 @@ def lesson_loss(
 class Examination:
     """Held-out pages and queries of the teacher's own split: easy and hard pairs, scored by expected rating."""
 
-    def __init__(self, settings: TeacherPretrainingSettings, model: nn.Module, room: Classroom, images: object):
+    def __init__(
+        self,
+        settings: TeacherPretrainingSettings,
+        model: Qwen2_5_VLForConditionalGeneration,
+        room: Classroom,
+        images: object,
+    ):
         rng = np.random.default_rng([settings.seed, 10_000])
         self.records = [draw_lesson_page(rng, f"exam-{i}") for i in range(48)]
         pixels = torch.from_numpy(np.stack([layouts.render(r)[0] for r in self.records]))
@@ -253,22 +340,28 @@ class Examination:
             [draw_lesson(rng, r, self.records, 0.0 if k < 4 else 1.0) for k in range(8)] for r in self.records
         ]
         self.room = room
-        self.values = torch.tensor([room._ids(str(v))[0] for v in (0, 20, 50, 75, 100)])
+        self.head = model.lm_head.weight
 
     @torch.no_grad()
     def score(self, tower: LeanTower, task: str) -> dict[str, float]:
-        """AUC of relevant (grade ≥ 2) against not, on easy and on hard pairs, and accuracy of the cut at 50."""
+        """AUC of relevant (grade ≥ 2) against not, on easy and hard pairs, by the expected and by the greedy rating.
+
+        Accuracy is that of the cut at 50.
+        """
         replies = [["0" for _ in row] for row in self.lessons]
         rows = self.room.rows(task, self.features, _texts(self.lessons), replies)
         hidden = tower(rows["x"], rows["positions"], rows["groups"])
         first = rows["target"].view(-1).ge(0)
-        picked = hidden[first] @ self.room.embedding.T
+        picked = hidden[first] @ self.head.T
         picked = picked.view(len(self.records) * 8, -1, picked.shape[-1])[:, 0]
-        chance = picked[:, self.values].softmax(1)
-        expected = (chance @ torch.tensor([0.0, 20.0, 50.0, 75.0, 100.0])).view(-1, 8).numpy()
+        ratings = torch.tensor([self.room.rating_token(v) for v in range(101)])
+        written = picked[:, ratings].argmax(1).view(-1, 8).numpy()
+        chances = picked[:, ratings].softmax(1)
+        expected = (chances @ torch.arange(101.0)).view(-1, 8).numpy()
         truth = np.array([[lesson.grade >= 2 for lesson in row] for row in self.lessons])
         out = {}
         for name, part in (("easy", slice(0, 4)), ("hard", slice(4, 8))):
             out[f"auc_{name}"] = auc(truth[:, part].ravel(), expected[:, part].ravel())
+        out["auc_written"] = auc(truth[:, 4:].ravel(), written[:, 4:].ravel())
         out["accuracy"] = float(((expected >= 50) == truth).mean())
         return out
