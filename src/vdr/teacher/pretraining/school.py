@@ -19,25 +19,23 @@ import pandas as pd
 import torch
 from torch import nn
 from torch.nn import functional as F
-from transformers import PreTrainedTokenizerBase, Qwen2_5_VLForConditionalGeneration
+from transformers import Qwen2_5_VLForConditionalGeneration
 
 from vdr.corpus import layouts
 from vdr.corpus.world import PageRecord
-from vdr.models.fast import Group
 from vdr.models.mini import mini_config, mini_image_processor, save_checkpoint
-from vdr.models.pretraining.lean import LeanTower, page_positions
-from vdr.models.pretraining.pages import MERGED_COLUMNS, MERGED_LINES
+from vdr.models.pretraining.lean import LeanTower
 from vdr.models.pretraining.parallel import average_gradients, cosine_schedule
 from vdr.models.processing import Processor
-from vdr.models.prompts import DESCRIBE_PROMPT, RATE_PROMPT, YES_NO_PROMPT, chat
 from vdr.models.vision import vision_features
 from vdr.study.sections.teacher import TeacherPretrainingSettings
+from vdr.teacher.pretraining.classroom import DESCRIBE, RATE, SHORT, Classroom, replies_to, texts_of
 from vdr.teacher.pretraining.grading import expected_rating, snap, soft_targets
-from vdr.teacher.pretraining.lessons import Lesson, auc, describe, draw_lesson, draw_lesson_page
+from vdr.teacher.pretraining.lessons import Lesson, auc, draw_lesson, draw_lesson_page
 
-__all__ = ["Classroom", "grow_teacher", "school_worker"]
+__all__ = ["grow_teacher", "school_worker"]
 
-RATE, YES_NO, DESCRIBE, SHORT, GRADED = "rate", "yes_no", "describe", "short", "graded"
+GRADED = "graded"
 
 
 def grow_teacher(backbone: Path, layers: int) -> Qwen2_5_VLForConditionalGeneration:
@@ -56,80 +54,6 @@ def grow_teacher(backbone: Path, layers: int) -> Qwen2_5_VLForConditionalGenerat
         nn.init.zeros_(layer.self_attn.o_proj.weight)
         nn.init.zeros_(layer.mlp.down_proj.weight)
     return model
-
-
-class Classroom:
-    """Turns (page, queries) into token rows for `LeanTower`: a page prefix shared by its queries' blocks."""
-
-    def __init__(self, processor: Processor, embedding: torch.Tensor):
-        self.tokenizer: PreTrainedTokenizerBase = processor.tokenizer
-        self.embedding = embedding
-        self.image_token = processor.image_token_id
-        self.end = processor.tokenizer.convert_tokens_to_ids("<|im_end|>")
-        self.processor = processor
-        self.prefix: dict[str, torch.Tensor] = {}
-        self.tail: dict[str, list[int]] = {}
-        for task, prompt in ((RATE, RATE_PROMPT), (YES_NO, YES_NO_PROMPT), (DESCRIBE, DESCRIBE_PROMPT)):
-            before, after = chat(prompt).split(" {query}")
-            self.prefix[task] = self._with_image(before)
-            self.tail[task] = self._ids(after)
-        self.prefix[SHORT], self.tail[SHORT] = self.prefix[RATE], self.tail[RATE][:1]
-
-    def _ids(self, text: str) -> list[int]:
-        return self.tokenizer(text, add_special_tokens=False)["input_ids"]
-
-    def _with_image(self, text: str) -> torch.Tensor:
-        template = self._ids(text)
-        at = template.index(self.image_token)
-        tokens = MERGED_LINES * MERGED_COLUMNS
-        return torch.tensor(template[:at] + [self.image_token] * tokens + template[at + 1 :])
-
-    def rating_token(self, rating: int) -> int:
-        """The token that writes a rating: every integer 0–100 is one token."""
-        return self._ids(str(rating))[0]
-
-    def rows(self, task: str, features: torch.Tensor, texts: list[list[str]], replies: list[list[str]]) -> dict:
-        """Rows of n pages with k queries each.
-
-        Args:
-            features: ``[n, tokens, D]``; texts and replies: n lists of k.
-
-        Returns:
-            ``x`` ``[N, D]``, ``positions`` ``[3, N]``, ``groups``, ``target`` int64 ``[N]`` (−1 where nothing is asked),
-            ``blocks`` int64 ``[n·k, longest]`` token ids (pad −1) and ``first_row`` of the blocks.
-        """
-        n, k = len(texts), len(texts[0])
-        prefix = self.prefix[task]
-        lead = len(prefix)
-        queries = self.tokenizer([f" {t}" for row in texts for t in row], add_special_tokens=False)["input_ids"]
-        answers = [self._ids(r) + [self.end] for row in replies for r in row]
-        if task == SHORT:
-            answers = [a[:1] for a in answers]
-        blocks = [q + self.tail[task] for q in queries]
-        longest = max(len(b) + len(a) - 1 for b, a in zip(blocks, answers, strict=True))
-        ids = torch.full((n * k, longest), -1)
-        target = torch.full((n * k, longest), -1)
-        for i, (block, answer) in enumerate(zip(blocks, answers, strict=True)):
-            full = block + answer[:-1]
-            ids[i, : len(full)] = torch.tensor(full)
-            target[i, len(block) - 1 : len(full)] = torch.tensor(answer)
-        head = F.embedding(prefix, self.embedding).repeat(n, 1, 1)
-        head[:, prefix == self.image_token] = features
-        body = F.embedding(ids.clamp(min=0), self.embedding)
-        first = n * lead
-        groups = [Group(i * lead, 1, lead) for i in range(n)]
-        groups += [Group(first + i * k * longest, k, longest, prefix=i) for i in range(n)]
-        spots = page_positions(prefix.tolist(), self.image_token)
-        start = int(spots[0, -1]) + 1
-        tail = (start + torch.arange(longest)).repeat(n * k).expand(3, -1)
-        return {
-            "x": torch.cat([head.view(n * lead, -1), body.view(n * k * longest, -1)]),
-            "positions": torch.cat([spots.repeat(1, n), tail], dim=1),
-            "groups": groups,
-            "target": torch.cat([torch.full((first,), -1), target.view(-1)]),
-            "blocks": ids,
-            "first_row": first,
-        }
 
 
 @dataclass(frozen=True)
@@ -254,9 +178,9 @@ class _Teaching:
         else:
             each = range(settings.queries_a_page)
             lessons = [[draw_lesson(rng, records[i], records, hard) for _ in each] for i in index]
-        replies = _replies(task, lessons, [records[i] for i in index])
+        replies = replies_to(task, lessons, [records[i] for i in index])
         features = self.features[torch.from_numpy(index)]
-        rows = self.room.rows(task, features, _texts(lessons), replies)
+        rows = self.room.rows(task, features, texts_of(lessons), replies)
         if elder is not None and task == RATE:
             return self._graded_loss(elder, rows)
         weight = settings.presence_weight if task in (SHORT, RATE) else 0.0
@@ -277,18 +201,6 @@ class _Teaching:
         reply = F.cross_entropy(hidden[numbers] @ self.head.T, targets)
         end = F.cross_entropy(hidden[asked[ends]] @ self.head.T, rows["target"][asked[ends]])
         return reply + end, {"reply": reply.item(), "presence": float("nan")}
-
-
-def _texts(lessons: list[list[Lesson]]) -> list[list[str]]:
-    return [[lesson.query.text for lesson in row] for row in lessons]
-
-
-def _replies(task: str, lessons: list[list[Lesson]], pages: list) -> list[list[str]]:
-    if task == DESCRIBE:
-        return [[describe(lesson.query, page) for lesson in row] for row, page in zip(lessons, pages, strict=True)]
-    if task == YES_NO:
-        return [["yes" if lesson.grade >= 2 else "no" for lesson in row] for row in lessons]
-    return [[str(lesson.rating) for lesson in row] for row in lessons]
 
 
 def lesson_loss(
@@ -349,7 +261,7 @@ class Examination:
         Accuracy is that of the cut at 50.
         """
         replies = [["0" for _ in row] for row in self.lessons]
-        rows = self.room.rows(task, self.features, _texts(self.lessons), replies)
+        rows = self.room.rows(task, self.features, texts_of(self.lessons), replies)
         hidden = tower(rows["x"], rows["positions"], rows["groups"])
         first = rows["target"].view(-1).ge(0)
         picked = hidden[first] @ self.head.T
