@@ -6,6 +6,7 @@ import os
 import re
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import nbformat
@@ -64,15 +65,22 @@ def test_a_chapter_is_committed_executed_and_without_paths_or_errors(path):
 
 
 def test_checked_cells_give_their_committed_outputs():
-    """nbval runs every chapter from the recorded run; only cells marked NBVAL_CHECK_OUTPUT are compared."""
+    """nbval runs every chapter from the recorded run, two at a time; only cells marked NBVAL_CHECK_OUTPUT are compared."""
     if not RECORDED.is_file():
         pytest.skip("no recorded run yet")
     assert all("# NBVAL_CHECK_OUTPUT" in path.read_text(encoding="utf-8") for path in ALL)
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--rootdir", str(repository_root())]
-    command += ["--nbval-lax", "--nbval-kernel-name", ensure_kernel(), "--nbval-cell-timeout", "300", *map(str, ALL)]
-    done = subprocess.run(command, capture_output=True, text=True, env=os.environ | {"PYTEST_ADDOPTS": ""}, check=False)
-    assert done.returncode == 0, done.stdout[-4000:]
-    assert re.search(r"\d+ passed", done.stdout)
+    command += ["--nbval-lax", "--nbval-kernel-name", ensure_kernel(), "--nbval-cell-timeout", "300"]
+    environment = os.environ | {"PYTEST_ADDOPTS": ""}
+
+    def check(some: list[Path]) -> subprocess.CompletedProcess[str]:
+        return subprocess.run([*command, *map(str, some)], capture_output=True, text=True, env=environment, check=False)
+
+    with ThreadPoolExecutor(2) as lanes:
+        both = list(lanes.map(check, (ALL[::2], ALL[1::2])))
+    for done in both:
+        assert done.returncode == 0, done.stdout[-4000:]
+        assert re.search(r"\d+ passed", done.stdout)
 
 
 def test_a_changed_result_is_noticed(tmp_path):
