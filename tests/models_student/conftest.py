@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 import torch
-from transformers import Qwen2_5_VLConfig, Qwen2_5_VLForConditionalGeneration
+from transformers import Qwen2_5_VLForConditionalGeneration
 
-from vdr.models.mini import mini_config, mini_tokenizer, save_checkpoint
+from vdr.models.mini import mini_tokenizer, save_checkpoint
 from vdr.models.processing import Processor
 from vdr.models.student import Seeds, Student
 from vdr.study.sections.training import LoraSettings, TrainingSettings
@@ -24,23 +24,12 @@ def _one_thread():
 
 
 @pytest.fixture(scope="session")
-def backbone_dir(tmp_path_factory) -> Path:
+def backbone_dir(tmp_path_factory, tiny_config) -> Path:
     """Norm gains, biases and weights all random, so that no term of the arithmetic can be left out unseen."""
     folder = tmp_path_factory.mktemp("backbone")
     tokenizer = mini_tokenizer()
-    plain = mini_config(tokenizer).to_dict()
-    plain["text_config"] |= {"num_hidden_layers": 2, "hidden_size": 32, "intermediate_size": 48, "layer_types": None}
-    plain["text_config"]["rope_parameters"]["mrope_section"] = [1, 1, 2]
-    plain["vision_config"] |= {
-        "hidden_size": 32,
-        "out_hidden_size": 32,
-        "intermediate_size": 48,
-        "depth": 2,
-        "num_heads": 2,
-    }
-    plain["vision_config"]["fullatt_block_indexes"] = [0, 1]
     generator = torch.Generator().manual_seed(0)
-    model = Qwen2_5_VLForConditionalGeneration(Qwen2_5_VLConfig(**plain))
+    model = Qwen2_5_VLForConditionalGeneration(tiny_config(tokenizer, depth=2))
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             parameter.normal_(0.0, 0.15 if parameter.dim() > 1 else 0.3, generator=generator)

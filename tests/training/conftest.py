@@ -14,10 +14,10 @@ import pandas as pd
 import pytest
 import torch
 from PIL import Image
-from transformers import Qwen2_5_VLConfig, Qwen2_5_VLForConditionalGeneration
+from transformers import Qwen2_5_VLForConditionalGeneration
 
 from vdr.corpus.draw import HEIGHT, WIDTH
-from vdr.models.mini import mini_config, mini_tokenizer, save_checkpoint
+from vdr.models.mini import mini_tokenizer, save_checkpoint
 from vdr.study.sections.training import ArmLosses, LoraSettings, TrainingSettings
 
 WORDS = ["revenue", "cost", "north", "south", "total", "page", "year", "region", "share", "plan"]
@@ -37,22 +37,11 @@ def _one_thread():
 
 
 @pytest.fixture(scope="session")
-def backbone_dir(tmp_path_factory) -> Path:
+def backbone_dir(tmp_path_factory, tiny_config) -> Path:
     folder = tmp_path_factory.mktemp("backbone")
     tokenizer = mini_tokenizer()
-    plain = mini_config(tokenizer).to_dict()
-    plain["text_config"] |= {"num_hidden_layers": 2, "hidden_size": 32, "intermediate_size": 48, "layer_types": None}
-    plain["text_config"]["rope_parameters"]["mrope_section"] = [1, 1, 2]
-    plain["vision_config"] |= {
-        "hidden_size": 32,
-        "out_hidden_size": 32,
-        "intermediate_size": 48,
-        "depth": 1,
-        "num_heads": 2,
-    }
-    plain["vision_config"]["fullatt_block_indexes"] = [0]
     torch.manual_seed(0)
-    model = Qwen2_5_VLForConditionalGeneration(Qwen2_5_VLConfig(**plain))
+    model = Qwen2_5_VLForConditionalGeneration(tiny_config(tokenizer, depth=1))
     with torch.no_grad():
         for parameter in model.parameters():
             if parameter.dim() > 1:
