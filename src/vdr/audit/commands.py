@@ -1,8 +1,9 @@
-"""`vdr audit`: design, freeze, serve, check, analyse, reproduce."""
+"""`vdr audit`: design, freeze, serve, check, analyse, reproduce, record."""
 
 from __future__ import annotations
 
 import json
+import shutil
 import signal
 from pathlib import Path
 from typing import Annotated
@@ -268,3 +269,36 @@ def reproduce(
             note(str(path))
         typer.echo(render_text(result, reference))
     typer.echo(str(artefact.path))
+
+
+@app.command()
+def record(
+    profile: Annotated[str, typer.Option("--profile", "-p", help="the profile whose simulated audit is kept")] = "mini",
+    settings: Annotated[list[str] | None, typer.Option("--set", help="section.field=value, repeatable")] = None,
+) -> None:
+    """Copy the profile's SIMULATED audit to where it is kept with the code (outputs/recorded/PROFILE/audit); chapter 09 reads it."""
+    from vdr.audit.report import papers_figures, write_report
+    from vdr.pipeline import Study
+    from vdr.study.settings import load_profile, repository_root
+
+    loaded = load_profile(profile, list(settings or []))
+    study = Study(loaded)
+    artefact = study.steps.audit().find(study.store)
+    if artefact is None:
+        raise BadInput(
+            f"there is no simulated audit of {profile}",
+            where="vdr audit record",
+            todo=f"run vdr audit reproduce -p {profile} first",
+        )
+    target = repository_root() / "outputs" / "recorded" / loaded.name / "audit"
+    work = target.with_name(".audit-being-written")
+    shutil.rmtree(work, ignore_errors=True)
+    work.mkdir(parents=True)
+    for file in sorted(path for path in artefact.path.iterdir() if path.is_file()):
+        shutil.copyfile(file, work / file.name)
+    for name in ("analysis", "evidence"):
+        result = json.loads((work / f"{name}.json").read_text(encoding="utf-8"))
+        write_report(result, work, reference=papers_figures(result["what"]), recovery=work)
+    shutil.rmtree(target, ignore_errors=True)
+    work.rename(target)
+    typer.echo(str(target))
