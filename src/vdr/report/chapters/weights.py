@@ -59,8 +59,8 @@ def report_table(record: Record, weights: str, begins: str = "") -> pd.DataFrame
 
 def loss_figure(record: Record, weights: str) -> Figure:
     """The curves in `loss.csv` beside the weights: a panel of losses (logarithmic), one for each `stage` where it has that
-    column, and one of the shares and areas that were measured on the way. Losses of different `task`s are told apart. The
-    first column is the step."""
+    column, and one of the shares and areas that were measured on the way. Losses of different `task`s are told apart; one
+    that was logged only at the first step of a part makes no curve. The first column is the step."""
     import matplotlib.pyplot as plt
 
     style()
@@ -74,7 +74,7 @@ def loss_figure(record: Record, weights: str) -> Figure:
     for axis, (stage, part) in zip(axes[0], stages.items(), strict=False):
         tasks = dict(list(part.groupby("task", sort=False))) if "task" in part else {"": part}
         for task, own in tasks.items():
-            for name in (n for n in numbers if n not in shares and own[n].notna().any()):
+            for name in (n for n in numbers if n not in shares and own[n].notna().sum() > 2):
                 axis.plot(own[step], own[name], ".-", label=f"{task} {name}".strip().replace("_", " "))
         axis.set(yscale="log", xlabel=step, ylabel="loss", title=str(stage))
         axis.legend(frameon=False, fontsize=8)
