@@ -73,8 +73,9 @@ def loss_figure(record: Record, weights: str) -> Figure:
     figure, axes = plt.subplots(1, count, figsize=(5.4 * count, 3.6), squeeze=False)
     for axis, (stage, part) in zip(axes[0], stages.items(), strict=False):
         tasks = dict(list(part.groupby("task", sort=False))) if "task" in part else {"": part}
+        least = 3 if len(tasks) > 1 else 1  # a task met only where a part begins
         for task, own in tasks.items():
-            for name in (n for n in numbers if n not in shares and own[n].notna().sum() > 2):
+            for name in (n for n in numbers if n not in shares and own[n].notna().sum() >= least):
                 axis.plot(own[step], own[name], ".-", label=f"{task} {name}".strip().replace("_", " "))
         axis.set(yscale="log", xlabel=step, ylabel="loss", title=str(stage))
         axis.legend(frameon=False, fontsize=8)
