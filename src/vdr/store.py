@@ -227,7 +227,7 @@ class Store:
             "code": provenance.code(),
             "packages": provenance.packages(),
             "hardware": provenance.hardware(),
-            "started": started.isoformat(timespec="seconds"),
+            "started": started.isoformat(timespec="milliseconds"),
             "finished": dt.datetime.now(dt.UTC).isoformat(timespec="seconds"),
             "seconds": round(seconds, 3),
             "peak_memory_mb": provenance.peak_memory_mb(),

@@ -263,3 +263,10 @@ def test_really_full_disk(tmp_path: Path) -> None:
         assert store.find("corpus", {"seed": 2}, {}) is None
     finally:
         subprocess.run(["umount", str(disk)], check=True)
+
+
+def test_artefacts_made_in_one_second_keep_their_order(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    first = store.make("corpus", {}, {}, lambda out, measures: (out / "a").write_text("a"))
+    second = store.make("checkpoint", {}, {"corpus": first}, lambda out, measures: (out / "b").write_text("b"))
+    assert first.manifest["started"] < second.manifest["started"]
