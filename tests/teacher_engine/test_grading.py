@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import numpy as np
 import torch
 
 from vdr.models.mini import mini_tokenizer
 from vdr.teacher.pretraining.grading import SCALE, expected_rating, snap, soft_targets
+from vdr.teacher.pretraining.lessons import draw_lesson, draw_lesson_page
 
 
 def token_of(rating: int) -> int:
@@ -39,3 +41,10 @@ def test_every_rating_is_one_token_of_the_miniatures_vocabulary() -> None:
     ids = [tokenizer(str(v), add_special_tokens=False)["input_ids"] for v in range(101)]
     assert {len(i) for i in ids} == {1}
     assert len({i[0] for i in ids}) == 101
+
+
+def test_lessons_are_taught_with_the_scale_and_with_all_of_it() -> None:
+    rng = np.random.default_rng(0)
+    pages = [draw_lesson_page(rng, f"page-{i}") for i in range(20)]
+    taught = {draw_lesson(rng, page, pages, 0.7).rating for page in pages for _ in range(40)}
+    assert taught == set(SCALE)
