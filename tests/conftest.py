@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+import vdr  # noqa: F401 - sets the instruction level before any test's import can load NumPy or torch
+
 
 @pytest.fixture(scope="session")
 def tiny_config():

@@ -223,9 +223,25 @@ def notebooks(
 
 
 @app.command(rich_help_panel=LOOK)
-def verify(profile: ProfileOption = "mini", settings: SetOption = None) -> None:
-    """Compare data, weights and artefacts on this machine with their manifests, and name every difference."""
-    lines, wrong = _study(profile, settings).verify()
+def verify(
+    recorded: Annotated[
+        bool, typer.Option("--recorded", help="make the head of the recorded run again (minutes) and compare its bytes")
+    ] = False,
+    profile: ProfileOption = "mini",
+    settings: SetOption = None,
+) -> None:
+    """Compare data, weights and artefacts on this machine with their manifests, and name every difference.
+
+    With --recorded: make corpus, vision cache, miner and the baseline of the first seed again, in a store of their own, and compare every
+    file with the recorded run's hashes. So it tells whether this machine gives the recorded bytes.
+    """
+    study = _study(profile, settings)
+    if recorded:
+        from vdr.sameness import make_head_again
+
+        lines, wrong = make_head_again(study)
+    else:
+        lines, wrong = study.verify()
     typer.echo("\n".join(lines))
     if wrong:
         raise typer.Exit(3)

@@ -16,6 +16,7 @@ from vdr.report.gallery import asset_files, corpus_files
 from vdr.report.make import compare_records, make_table1
 from vdr.report.notebooks import parameters_of, run_notebook
 from vdr.report.record import open_record, shown_path
+from vdr.sameness import compare_artefacts, recorded_manifests
 from vdr.store import Artefact
 from vdr.study.catalogue import Table, load_arms, load_tables
 from vdr.study.settings import Profile, outputs_root, repository_root
@@ -40,8 +41,12 @@ def finish(
     runs: Mapping[tuple[str, int], Artefact],
     corpus: Artefact,
     extra: Iterable[Artefact] = (),
+    behind: Iterable[Artefact] = (),
 ) -> str:
-    """Collect the record, execute the table's notebook, and return what is printed: the table, its places, the comparison."""
+    """Collect the record, execute the table's notebook, and return what is printed: the table, its places, the comparison.
+
+    `behind`: every artefact behind the runs, in the order they were made; they are compared with the recorded ones.
+    """
     record = record_place(profile)
     datasets = [data for data in load_suites(corpus.path) if data.suite in profile.suites]
     collect(
@@ -66,7 +71,7 @@ def finish(
     lines.append(f"claims    {shown_path(profile.outputs / 'tables' / 'wt-claims.csv')} (vdr claims)")
     lines += [f"figure    {shown_path(path)}" for path in sorted((profile.outputs / "figures").glob(f"{table.name}*"))]
     lines += [f"record    {shown_path(record)} (the runs behind every cell: vdr trace ARM SUITE)", ""]
-    lines.append(_compared(profile, table, record))
+    lines.append(_compared(profile, table, record, behind))
     return "\n".join(lines)
 
 
@@ -86,12 +91,13 @@ def _execute(profile: Profile, table: Table, record: Path) -> Path:
     return run_notebook(source, target, given, timeout_s=profile.report.notebook_timeout_s)
 
 
-def _compared(profile: Profile, table: Table, record: Path) -> str:
+def _compared(profile: Profile, table: Table, record: Path, artefacts: Iterable[Artefact]) -> str:
     recorded = recorded_place(profile)
     if not (recorded / "record.json").exists():
         return f"There is no recorded run of profile {profile.name} to compare with."
     try:
-        return compare_records(record, recorded, table=table.name).text()
+        text = compare_records(record, recorded, table=table.name).text()
+        return "\n".join([text, *compare_artefacts(artefacts, recorded_manifests(recorded)).lines()])
     except VdrError as error:  # the fresh run is whole whatever became of the recorded one
         return f"The recorded run could not be compared with: {error}"
 

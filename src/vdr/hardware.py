@@ -7,6 +7,7 @@ import shutil
 import sys
 from pathlib import Path
 
+from vdr import instructions
 from vdr.errors import NoSpace, UnfitMachine
 from vdr.study.sections.hardware import HardwareSettings
 
@@ -18,6 +19,7 @@ def prepare(settings: HardwareSettings) -> None:
 
     Sums are split differently over another number of threads; so the profile names it, and it is the same in every process.
     """
+    instructions.check(settings.instructions)
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # must be set before CUDA starts (WT App. F)
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
@@ -54,6 +56,7 @@ def check(settings: HardwareSettings, outputs: Path) -> None:
         raise NoSpace(
             f"{free:.1f} GB free, the profile needs {settings.disk_gb:g}", where=place, todo="free some space, or set VDR_OUTPUTS"
         )
+    instructions.check(settings.instructions)
     if settings.device == "cuda":
         import torch
 

@@ -15,6 +15,7 @@ from pathlib import Path
 
 from pydantic import BaseModel
 
+from vdr import instructions
 from vdr.errors import BadInput, DamagedArtefact, VdrError, did_you_mean
 from vdr.graph import Step, make, order, plan_lines, planned
 from vdr.progress import clock, note
@@ -34,6 +35,7 @@ class Study:
         for suite in profile.suites:
             load_suites()[suite]
         load_recipes()[profile.recipe]
+        instructions.require(profile.hardware.instructions)
         self.profile = profile
         self.store = Store(profile.artefacts)
         self.steps = Steps(profile)
@@ -190,7 +192,9 @@ class Study:
         from vdr.finish import finish
 
         extra = self._beside(runs)
-        text = finish(self.profile, table, self.recipe_of(table), runs, self.make(self.steps.corpus()), extra)
+        steps = order(*self.run_steps(table).values())
+        behind = [made for step in steps if (made := step.find(self.store)) is not None]
+        text = finish(self.profile, table, self.recipe_of(table), runs, self.make(self.steps.corpus()), extra, behind)
         seconds = time.monotonic() - started
         note(f"-- {table.target}: {clock(seconds)} in all; largest peak of a process {self._peak(table):.1f} GB")
         return text

@@ -15,8 +15,9 @@ from pathlib import Path
 from typing import Any
 
 import vdr
+from vdr import instructions
 
-__all__ = ["code", "hardware", "packages", "peak_memory_mb", "reset_peak_memory", "source_hash"]
+__all__ = ["code", "fallbacks", "hardware", "packages", "peak_memory_mb", "reset_peak_memory", "source_hash"]
 
 # The packages whose version can change a result.
 PACKAGES = (
@@ -80,6 +81,7 @@ def hardware() -> dict[str, Any]:
     facts: dict[str, Any] = {
         "machine": platform.machine(),
         "processor": _processor(),
+        "instructions": instructions.in_force(),
         "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
         "memory_gb": round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30, 1),
     }
@@ -89,6 +91,12 @@ def hardware() -> dict[str, Any]:
         if torch.cuda.is_available():
             facts["devices"] = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
     return facts
+
+
+def fallbacks() -> dict[str, int]:
+    """How often the plain twin of a native kernel answered in its place in this process, by kernel and reason."""
+    native = sys.modules.get("vdr.kernels.native")  # without it no kernel has been asked
+    return {} if native is None else dict(native.fallbacks())
 
 
 def _processor() -> str:

@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
-from vdr import provenance
+from vdr import instructions, provenance
 from vdr.disk import disk_errors, exclusive, sha256_file, sync_directory, sync_file, write_synced
 from vdr.errors import BadInput, DamagedArtefact
 
@@ -85,6 +85,13 @@ def canonical_json(value: Any) -> str:
         raise BadInput(f"not plain data: {error}", where="configuration of a stage") from error
 
 
+def _fallbacks_since(before: Mapping[str, int]) -> dict[str, dict[str, int]]:
+    """What a manifest says of native kernels whose plain twins had to answer; nothing where none had to."""
+    counts = {name: count - before.get(name, 0) for name, count in provenance.fallbacks().items()}
+    kept = {name: count or 1 for name, count in counts.items() if count or name.startswith("library:")}
+    return {"fallbacks": kept} if kept else {}
+
+
 def stable_manifest(manifest: Mapping[str, Any]) -> dict[str, Any]:
     """A manifest without times and memory (and without `timing` and `memory` in its measures): equal for equal runs."""
     kept = {name: value for name, value in manifest.items() if name not in TIMES}
@@ -102,6 +109,8 @@ class Store:
     def key(self, stage: str, config: Mapping[str, Any], inputs: Inputs, version: int = 1) -> str:
         """Hex SHA-256 of the stage's canonical description."""
         described = {"stage": stage, "version": version, "config": config, "inputs": _input_keys(inputs)}
+        if instructions.in_force() != instructions.DECLARED:  # other bytes; at the declared level a key says nothing of it
+            described["instructions"] = instructions.in_force()
         return hashlib.sha256(canonical_json(described).encode("utf-8")).hexdigest()
 
     def place(self, stage: str, key: str, label: str = "") -> Path:
@@ -193,6 +202,7 @@ class Store:
         label: str,
     ) -> dict[str, Any]:
         measures: dict[str, Any] = {}
+        before = provenance.fallbacks()
         started = dt.datetime.now(dt.UTC)
         clock = time.perf_counter()
         provenance.reset_peak_memory()
@@ -227,6 +237,7 @@ class Store:
             "code": provenance.code(),
             "packages": provenance.packages(),
             "hardware": provenance.hardware(),
+            **_fallbacks_since(before),
             "started": started.isoformat(timespec="milliseconds"),
             "finished": dt.datetime.now(dt.UTC).isoformat(timespec="seconds"),
             "seconds": round(seconds, 3),

@@ -14,7 +14,7 @@ SOURCE = Path(vdr.__file__).parent
 #: From the ground up. A name stands for the module or package and all within it, unless a longer name says otherwise.
 FLOORS = [
     # What knows nothing of pages, models or papers, and the study as data.
-    {"vdr", "vdr.errors", "vdr.progress", "vdr.disk", "vdr.provenance", "vdr.hardware", "vdr.store", "vdr.study",
+    {"vdr", "vdr.errors", "vdr.progress", "vdr.disk", "vdr.provenance", "vdr.instructions", "vdr.hardware", "vdr.store", "vdr.study",
      "vdr.kernels", "vdr.losses", "vdr.graph", "vdr.children", "vdr.scheduler"},
     {"vdr.corpus", "vdr.models", "vdr.manifests"},
     {"vdr.teacher", "vdr.mining"},
@@ -24,7 +24,7 @@ FLOORS = [
     # The compression study's own tables and figures share the report's style.
     {"vdr.report", "vdr.compression.figures", "vdr.compression.chapters"},
     # What chains the stages, and the commands that a person types.
-    {"vdr.steps", "vdr.finish", "vdr.pipeline", "vdr.cli", "vdr.children_preload", "vdr.audit.commands",
+    {"vdr.steps", "vdr.sameness", "vdr.finish", "vdr.pipeline", "vdr.cli", "vdr.children_preload", "vdr.audit.commands",
      "vdr.compression.steps", "vdr.compression.reproduce", "vdr.compression.commands"},
 ]  # fmt: skip
 HEIGHT = {name: height for height, names in enumerate(FLOORS) for name in names}

@@ -1,13 +1,18 @@
 """The small C library behind the kernels: compiled once per machine with the system's C compiler, loaded with ctypes.
 
-The sources (`csrc/*.c`) are plain C with GCC/Clang vector types; they are compiled for the processor at hand into
-``$VDR_CACHE`` (default ``~/.cache/vdr``) under a name that holds the hash of sources, flags, compiler and processor.
-Without a compiler, or with ``VDR_NATIVE=0``, :func:`library` returns None and every kernel takes its NumPy/torch path:
-the same results within rounding, slower. Calls release the interpreter lock, so pages are spread over threads from Python.
+The sources (`csrc/*.c`) are plain C with GCC/Clang vector types. They are compiled for one instruction level, the one in force
+(`vdr.instructions`), into ``$VDR_CACHE`` (default ``~/.cache/vdr``) under a name that holds the hash of sources, flags and compiler. So
+results depend on the level and not on the machine; ``native`` compiles for the processor at hand.
+
+A library is used only after it has answered a small probe as the plain twins do (`vdr.kernels.probe`). Without a compiler, with
+``VDR_NATIVE=0``, or after a wrong answer, :func:`library` returns None and every kernel takes its NumPy/torch path: the same results
+within rounding, slower. Each such way around is counted (:func:`fallbacks`) and said once. Calls release the interpreter lock, so pages are
+spread over threads from Python.
 """
 
 from __future__ import annotations
 
+import collections
 import ctypes
 import functools
 import hashlib
@@ -17,10 +22,12 @@ import platform
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
+
+from vdr import instructions
 
 log = logging.getLogger(__name__)
 
@@ -45,16 +52,19 @@ def _processor() -> str:
         return platform.processor() + platform.machine()
 
 
-def _build() -> Path:
+def build(level: str, flags: Sequence[str] = FLAGS) -> Path:
+    """The library of an instruction level, compiled if it is not there. Raises RuntimeError when it cannot be compiled."""
     compiler = _compiler()
     if compiler is None:
         raise RuntimeError("no C compiler (cc, gcc or clang)")
     version = subprocess.run([*compiler, "--version"], capture_output=True, text=True, check=True, timeout=60).stdout
-    digest = hashlib.sha256("\0".join([*FLAGS, *compiler, version, _processor()]).encode())
+    tunes = _tunes(level)
+    processor = _processor() if level == instructions.NATIVE else platform.machine()
+    digest = hashlib.sha256("\0".join([*flags, level, *compiler, version, processor]).encode())
     for source in [*SOURCES, *HEADERS]:
         digest.update(source.read_bytes())
     home = Path(os.environ.get("VDR_CACHE") or Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "vdr")
-    path = home / f"kernels-{digest.hexdigest()[:16]}.so"
+    path = home / f"kernels-{level}-{digest.hexdigest()[:16]}.so"
     if path.exists():
         return path
     try:
@@ -65,8 +75,8 @@ def _build() -> Path:
         path = Path(scratch) / path.name
     out = Path(scratch) / "out.so"
     errors = []
-    for tune in (["-march=native"], ["-mcpu=native"], []):
-        command = [*compiler, *FLAGS, *tune, *map(str, SOURCES), "-o", str(out), "-lm"]
+    for tune in tunes:
+        command = [*compiler, *flags, *tune, *map(str, SOURCES), "-o", str(out), "-lm"]
         done = subprocess.run(command, capture_output=True, text=True, timeout=300)
         if done.returncode == 0:
             os.replace(out, path)  # another process may have built the same file: either is right
@@ -78,18 +88,48 @@ def _build() -> Path:
     raise RuntimeError("the C compiler refused the kernels: " + errors[-1])
 
 
-@functools.lru_cache(maxsize=1)
-def _load() -> ctypes.CDLL | None:
+def _tunes(level: str) -> list[list[str]]:
+    """Compiler options for a level, the first that the compiler takes; a machine that is not x86-64 has its own level alone."""
+    if level == instructions.NATIVE or not instructions.runnable():
+        return [["-march=native"], ["-mcpu=native"], []]
+    return [[f"-march={level}"]]
+
+
+@functools.cache
+def load(level: str) -> ctypes.CDLL | None:
+    """The library of an instruction level if it can be compiled and answers its probe rightly, else None (said once)."""
+    from vdr.kernels.probe import wrong_answer
+
     try:
-        return ctypes.CDLL(str(_build()))
+        found = ctypes.CDLL(str(build(level)))
+        wrong = wrong_answer(found)
     except (OSError, RuntimeError, subprocess.SubprocessError) as error:
-        log.warning("native kernels are off, slower NumPy/torch paths are used: %s", error)
-        return None
+        wrong = str(error)
+    if wrong is None:
+        return found
+    _off[level] = wrong
+    log.warning("native kernels are off, slower NumPy/torch paths are used: %s", wrong)
+    return None
+
+
+#: Why the library of a level is not used.
+_off: dict[str, str] = {}
+_fallbacks: collections.Counter[str] = collections.Counter()
+
+
+def fell_back(kernel: str, why: str) -> None:
+    """Note that a kernel's plain twin had to answer."""
+    _fallbacks[f"{kernel}: {why}"] += 1
+
+
+def fallbacks() -> dict[str, int]:
+    """How often a plain twin answered in this process where the native kernel should have, by kernel and reason."""
+    return dict(sorted(_fallbacks.items())) | {f"library: {why}": 1 for why in _off.values()}
 
 
 def library() -> ctypes.CDLL | None:
-    """The compiled library, or None (no compiler, or ``VDR_NATIVE=0``)."""
-    return None if os.environ.get("VDR_NATIVE", "1") == "0" else _load()
+    """The compiled library of the level in force, or None (no compiler, a wrong answer, or ``VDR_NATIVE=0``)."""
+    return None if os.environ.get("VDR_NATIVE", "1") == "0" else load(instructions.in_force())
 
 
 def pointer(array: Any) -> ctypes.c_void_p:

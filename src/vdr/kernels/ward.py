@@ -43,6 +43,7 @@ def ward_labels(features: np.ndarray, k: int) -> np.ndarray:
     if failed == 1:
         raise MemoryError(f"Ward clustering of {n} vectors needs {4 * n * n >> 20} MiB")
     if failed:  # the chain did not close within the matrix's error: let the twin decide
+        native.fell_back("Ward", "the chain did not close")
         return ward_reference(x, k)
     library.vdr_ward_cut(long(n), long(k), pointer(left), pointer(right), pointer(height), pointer(labels))
     return labels

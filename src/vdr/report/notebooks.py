@@ -21,6 +21,7 @@ from typing import Any
 import nbformat
 
 from vdr.errors import BadInput, UnfitMachine, VdrError, did_you_mean
+from vdr.instructions import switches
 from vdr.progress import track
 from vdr.report.record import shown_path
 from vdr.study.settings import repository_root
@@ -56,23 +57,26 @@ def ensure_kernel() -> str:
     from ipykernel.kernelspec import make_ipkernel_cmd, write_kernel_spec
     from jupyter_client.kernelspec import KernelSpecManager, NoSuchKernel
 
-    # The level and the variable silence remarks, once a kernel, that help no reader: transport, frozen modules, shutdown.
+    # The level and the variable silence remarks, once a kernel, that help no reader: transport, frozen modules, shutdown. The switches
+    # hold a kernel to the declared instruction level even where it imports pandas before vdr.
     argv = make_ipkernel_cmd(extra_arguments=["--log-level=CRITICAL"])
-    wanted = {"argv": argv, "display_name": "Python (vdr)", "env": {"PYDEVD_DISABLE_FILE_VALIDATION": "1"}}
+    environment = {"PYDEVD_DISABLE_FILE_VALIDATION": "1", **switches()}
+    wanted = {"argv": argv, "display_name": "Python (vdr)", "env": environment}
 
-    def found() -> list[str] | None:
+    def found() -> tuple[list[str], dict[str, str]] | None:
         with contextlib.suppress(NoSuchKernel):
-            return list(KernelSpecManager().get_kernel_spec(KERNEL).argv)
+            spec = KernelSpecManager().get_kernel_spec(KERNEL)
+            return list(spec.argv), dict(spec.env)
         return None
 
-    if found() == argv:
+    if found() == (argv, environment):
         return KERNEL
     with tempfile.TemporaryDirectory() as folder:
         spec = write_kernel_spec(Path(folder) / KERNEL, overrides=wanted)
         KernelSpecManager().install_kernel_spec(str(spec), KERNEL, prefix=sys.prefix)
     now = found()
-    if now != argv:
-        what = f"the Jupyter kernel {KERNEL!r} starts {now[0] if now else 'nothing'}, not {sys.executable}"
+    if now is None or now[0] != argv:
+        what = f"the Jupyter kernel {KERNEL!r} starts {now[0][0] if now else 'nothing'}, not {sys.executable}"
         raise UnfitMachine(what, todo=f"remove it: jupyter kernelspec remove {KERNEL}")
     return KERNEL
 

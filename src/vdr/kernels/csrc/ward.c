@@ -33,7 +33,9 @@ static void distances(const float *x, const float *xt, int64_t n, int64_t d, flo
             float tile[4][2 * VL];
             *(vf *)tile[0] = a0, *(vf *)(tile[0] + VL) = b0, *(vf *)tile[1] = a1, *(vf *)(tile[1] + VL) = b1;
             *(vf *)tile[2] = a2, *(vf *)(tile[2] + VL) = b2, *(vf *)tile[3] = a3, *(vf *)(tile[3] + VL) = b3;
-            for (int64_t r = 0; r < 4 && i + r < n; r++) memcpy(m + (i + r) * ld + j, tile[r], sizeof tile[0]);
+            /* A row may end inside the tile (ld is a multiple of 16, the tile of 2·VL): what lies behind belongs to the next row. */
+            const int64_t wide = ld - j < 2 * VL ? ld - j : 2 * VL;
+            for (int64_t r = 0; r < 4 && i + r < n; r++) memcpy(m + (i + r) * ld + j, tile[r], wide * sizeof(float));
             for (int64_t c = 0; c < 2 * VL && j + c < n; c++)
                 for (int64_t r = 0; r < 4 && i + r < n; r++) m[(j + c) * ld + i + r] = tile[r][c];
         }
@@ -44,7 +46,7 @@ static void distances(const float *x, const float *xt, int64_t n, int64_t d, flo
     }
 }
 
-/* Floats from row to row: whole pairs of registers, an odd number of cache lines, so that a column does not fall into one set. */
+/* Floats from row to row: whole registers, an odd number of cache lines, so that a column does not fall into one set. */
 static int64_t stride_of(int64_t n) { return (n + 31) / 32 * 32 + 16; }
 
 static double exact(const double *a, double na, const double *b, double nb, int64_t d) {
