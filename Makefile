@@ -13,7 +13,7 @@ PY := $(VENV)/bin/python
 VDR := $(VENV)/bin/vdr
 CHOSEN = --profile $(PROFILE) $(foreach item,$(SET),--set $(item))
 
-.PHONY: help setup test test-fast lint plan verify bench bench-kernels table1 notebooks lab lock containers-lint targets clean-environment
+.PHONY: help setup test test-fast test-sanitized lint plan verify bench bench-kernels table1 notebooks lab lock containers-lint targets clean-environment
 
 help: ## list every target
 	@echo "Targets (PROFILE=mini|smoke|pilot|paper, default $(PROFILE); SET=\"section.field=value …\" changes settings):"
@@ -27,6 +27,9 @@ test: setup ## run all tests (PYTEST="-k name" narrows)
 
 test-fast: setup ## run the tests that take less than ten seconds each
 	@$(PY) -m pytest -m "not slow" $(PYTEST)
+
+test-sanitized: setup ## run the kernels' tests under AddressSanitizer and UBSan, at every instruction level (two minutes)
+	@scripts/test_sanitized.sh
 
 lint: setup ## check style, types and containers (ruff, mypy, hadolint)
 	@$(VENV)/bin/ruff check src tests

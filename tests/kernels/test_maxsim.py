@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from vdr.errors import BadInput
-from vdr.kernels import native, reference
+from vdr.kernels import reference
 from vdr.kernels.maxsim import maxsim, maxsim_search, maxsim_search_widths, unit_rows
 
 FAST = settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -17,15 +17,6 @@ FAST = settings(max_examples=40, deadline=None, suppress_health_check=[HealthChe
 
 def draw(seed: int, *shape: int) -> torch.Tensor:
     return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
-
-
-@pytest.fixture(params=["native", "blas"])
-def path(request, monkeypatch):
-    """Runs a test with and without the C kernel."""
-    if request.param == "blas":
-        monkeypatch.setenv("VDR_NATIVE", "0")
-    elif native.library() is None:
-        pytest.skip("no C compiler on this machine: only the path without one can be tested")
 
 
 @FAST
@@ -155,12 +146,28 @@ def test_half_precision_keeps_subnormals_infinities_and_signs(path):
     assert torch.equal(scores[0], bits.float())
 
 
-@pytest.mark.parametrize("lq", range(1, 60, 7))
-@pytest.mark.parametrize("lp", [1, 3, 31, 33, 100])
-def test_every_block_of_lanes_and_rows(path, lq, lp):
-    q, p = draw(lq, lq, 24).numpy(), draw(lp, lp + 5, 24).numpy()
-    qo, po = [0, lq // 2, lq], [0, 5, 5 + lp]
-    np.testing.assert_allclose(maxsim_search(q, qo, p, po), reference.maxsim_search(q, qo, p, po), rtol=1e-5, atol=1e-4)
+@pytest.mark.parametrize("lq", [*range(1, 27), 31, 32, 33, 40, 41, 47, 48, 49, 56, 57, 64, 96, 97, 105])
+def test_every_block_of_lanes_and_rows(path, lq):
+    """Query vectors around halves of a register and blocks of three, page vectors around groups of 4, 6 and 8 rows, every storage type."""
+    for lp in (1, 2, 3, 4, 5, 6, 7, 8, 9, 12, 13, 16, 17, 31, 33, 100):
+        q, p = draw(lq, lq, 24), draw(lp, lp + 5, 24)
+        qo, po = [0, lq // 2, lq], [0, 5, 5 + lp]
+        for kind in (torch.float32, torch.bfloat16, torch.float16):
+            stored = p.to(kind)
+            got, want = maxsim_search(q, qo, stored, po), reference.maxsim_search(q.numpy(), qo, stored.float().numpy(), po)
+            np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-4, err_msg=f"{lp} page vectors, {kind}")
+
+
+@pytest.mark.parametrize("d", [1, 2, 7, 8, 9, 15, 16, 17, 31, 33, 63, 64, 65, 128, 171, 200, 683, 1025])
+def test_every_width_and_strip(path, d):
+    """Widths around the converter's registers and the prefetcher's chunks; pages around the strip that stays in cache."""
+    strip = max(24, 16 * 1024 // 4 // d // 24 * 24)
+    for lp in {1, 23, 25, *(strip + more for more in (-1, 0, 1) if strip < 600)}:
+        q, p = draw(d, 5, d), draw(lp, lp, d)
+        for kind in (torch.float32, torch.bfloat16, torch.float16):
+            stored = p.to(kind)
+            got, want = maxsim_search(q, [0, 2, 5], stored, [0, lp]), reference.maxsim_search(q.numpy(), [0, 2, 5], stored.float().numpy(), [0, lp])
+            np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-4, err_msg=f"{lp} page vectors, {kind}")
 
 
 def test_some_pages_alone_in_the_order_given(path):

@@ -10,9 +10,9 @@ import torch
 from PIL import Image
 
 from vdr.errors import BadInput
-from vdr.kernels.native import library
 from vdr.models import fast
-from vdr.models.fast.pointwise import swiglu
+from vdr.models.fast.attention import TorchAttention, attention
+from vdr.models.fast.pointwise import norm, norm_backward, swiglu
 from vdr.models.student import single_vector
 from vdr.models.student.forward import embed
 from vdr.study.sections.training import LoraSettings
@@ -42,16 +42,8 @@ def queries(student, processor):
     return student.query_batch([processor.query_ids(text) for text in texts])
 
 
-@pytest.fixture(params=["native", "torch"])
-def kernels(request, monkeypatch):
-    """Both ways of doing what surrounds the products; a machine without a C compiler has one."""
-    monkeypatch.setenv("VDR_NATIVE", "1" if request.param == "native" else "0")
-    if request.param == "native" and library() is None:
-        pytest.skip("no C compiler")
-
-
 @pytest.mark.parametrize("grids", [GRIDS, [(3, 4), (2, 5), (4, 4)]])
-def test_lean_equals_the_library_in_values_and_gradients(make_student, processor, grids, kernels):
+def test_lean_equals_the_library_in_values_and_gradients(make_student, processor, grids, path):
     lean, library = make_student(), make_student(forward="library")
     results = []
     for student in (lean, library):
@@ -195,10 +187,8 @@ def test_page_with_other_features_than_its_grid_is_refused(make_student, process
 
 
 @pytest.mark.parametrize("dim", [8, 16, 24, 32, 64, 40])
-def test_kernels_equal_torch_at_every_head_width(dim, monkeypatch):
+def test_kernels_equal_torch_at_every_head_width(compiled, dim, monkeypatch):
     """Prefixes, groups of several lengths, one head group a key head; 40 has no kernel and goes through torch on both sides."""
-    if library() is None:
-        pytest.skip("no C compiler")
     shape = fast.Shape(heads=6, kv=2, dim=dim, eps=1e-6)
     groups = [fast.Group(0, 1, 3), fast.Group(3, 4, 19, 0), fast.Group(79, 2, 1), fast.Group(81, 1, 34)]
     generator = torch.Generator().manual_seed(dim)
@@ -220,9 +210,42 @@ def test_kernels_equal_torch_at_every_head_width(dim, monkeypatch):
         torch.testing.assert_close(ours, plain, atol=1e-5 * float(plain.abs().max()), rtol=0)
 
 
-def test_swiglu_kernel_at_the_ends_of_the_range(monkeypatch):
+@pytest.mark.parametrize("length", [*range(1, 19), 31, 32, 33, 47, 48, 49])
+def test_attention_kernel_equals_torch_at_every_length(compiled, length, monkeypatch):
+    """Lengths around the sixteen keys that are computed together, with and without shared tokens before them."""
+    shape = fast.Shape(heads=4, kv=2, dim=8, eps=1e-6)
+    for before in (0, 1, 15, 16):
+        groups = [fast.Group(0, 1, before)] if before else []
+        groups.append(fast.Group(before, 2, length, 0 if before else None))
+        rows = before + 2 * length
+        generator = torch.Generator().manual_seed(length)
+        qk, v = torch.randn(rows, 6, 8, generator=generator), torch.randn(rows, 16, generator=generator)
+        grad = torch.randn(rows, 32, generator=generator)
+        results = []
+        for native in ("1", "0"):
+            monkeypatch.setenv("VDR_NATIVE", native)
+            by = attention(qk, groups, shape)
+            results.append([by.forward(qk, v), *by.backward(grad.clone())])
+        assert isinstance(by, TorchAttention)
+        for ours, plain in zip(*results, strict=True):
+            torch.testing.assert_close(ours, plain, atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("width", [1, 7, 8, 9, 15, 16, 17, 40])
+def test_norm_kernel_equals_torch_at_every_width(compiled, width, monkeypatch):
+    generator = torch.Generator().manual_seed(width)
+    x, grad, add = (torch.randn(3, width, generator=generator) for _ in range(3))
+    results = []
+    for native in ("1", "0"):
+        monkeypatch.setenv("VDR_NATIVE", native)
+        y, scale = norm(x, 1e-6)
+        results.append([y, scale, norm_backward(grad.clone(), y, scale, add), norm_backward(grad.clone(), y, scale)])
+    for ours, plain in zip(*results, strict=True):
+        torch.testing.assert_close(ours, plain, atol=1e-5, rtol=1e-5)
+
+
+def test_swiglu_kernel_at_the_ends_of_the_range(compiled):
     both = torch.cat([torch.linspace(-200, 200, 64).view(1, -1), torch.ones(1, 64)], 1)
-    monkeypatch.setenv("VDR_NATIVE", "1")
     inner, sigmoid = swiglu(both)
     torch.testing.assert_close(sigmoid, torch.sigmoid(both[:, :64]), atol=1e-7, rtol=1e-5)
     torch.testing.assert_close(inner, torch.nn.functional.silu(both[:, :64]), atol=1e-6, rtol=1e-5)

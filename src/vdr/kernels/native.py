@@ -52,8 +52,8 @@ def _processor() -> str:
         return platform.processor() + platform.machine()
 
 
-def build(level: str, flags: Sequence[str] = FLAGS) -> Path:
-    """The library of an instruction level, compiled if it is not there. Raises RuntimeError when it cannot be compiled."""
+def build(level: str, flags: Sequence[str]) -> Path:
+    """The library of an instruction level, compiled with `flags` if it is not there. Raises RuntimeError when it cannot be compiled."""
     compiler = _compiler()
     if compiler is None:
         raise RuntimeError("no C compiler (cc, gcc or clang)")
@@ -101,7 +101,7 @@ def load(level: str) -> ctypes.CDLL | None:
     from vdr.kernels.probe import wrong_answer
 
     try:
-        found = ctypes.CDLL(str(build(level)))
+        found = ctypes.CDLL(str(build(level, FLAGS)))
         wrong = wrong_answer(found)
     except (OSError, RuntimeError, subprocess.SubprocessError) as error:
         wrong = str(error)

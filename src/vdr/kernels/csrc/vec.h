@@ -21,7 +21,7 @@ static inline vi picki(vi mask, vi yes, vi no) { return (mask & yes) | (~mask & 
 static inline vf splat(const float *x) {
 #if defined(__AVX512F__)
     return (vf)_mm512_set1_ps(*x);
-#elif defined(__AVX__)
+#elif defined(__AVX__) && !defined(__SANITIZE_ADDRESS__) /* the sanitizer does not see what a broadcast instruction reads */
     return (vf)_mm256_broadcast_ss(x);
 #else
     vf y;
