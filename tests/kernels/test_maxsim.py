@@ -166,7 +166,8 @@ def test_every_width_and_strip(path, d):
         q, p = draw(d, 5, d), draw(lp, lp, d)
         for kind in (torch.float32, torch.bfloat16, torch.float16):
             stored = p.to(kind)
-            got, want = maxsim_search(q, [0, 2, 5], stored, [0, lp]), reference.maxsim_search(q.numpy(), [0, 2, 5], stored.float().numpy(), [0, lp])
+            got = maxsim_search(q, [0, 2, 5], stored, [0, lp])
+            want = reference.maxsim_search(q.numpy(), [0, 2, 5], stored.float().numpy(), [0, lp])
             np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-4, err_msg=f"{lp} page vectors, {kind}")
 
 

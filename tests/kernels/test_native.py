@@ -21,7 +21,6 @@ needs_compiler = pytest.mark.skipif(native._compiler() is None, reason="no C com
 
 def doctored(tmp_path, name: str, old: str, new: str) -> list:
     """The sources with one of them changed."""
-    sources = []
     for source in [*native.SOURCES, *native.HEADERS]:
         text = source.read_text()
         if source.name == name:
