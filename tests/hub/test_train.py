@@ -8,8 +8,9 @@ from datasets import load_dataset
 from PIL import Image
 
 from tests.hub.conftest import cell, picture
-from vdr.corpus.hub import HubSource, Subset, build_train, pixel_hash, read_image
+from vdr.corpus.hub import HubSource, Subset, build_train, read_image
 from vdr.errors import BadInput, DamagedArtefact
+from vdr.pixels import pixel_hash
 
 ONE, TWO, THREE = picture(1), picture(2), picture(3)
 
@@ -145,4 +146,5 @@ def test_images_are_decoded_to_the_end():
             read_image(bad)
     assert read_image({"bytes": ONE, "path": None}).size == (20, 14)
     assert pixel_hash(Image.new("RGB", (2, 3))) != pixel_hash(Image.new("RGB", (3, 2)))
-    assert pixel_hash(Image.new("L", (2, 3), 7)) == pixel_hash(Image.new("RGB", (2, 3), (7, 7, 7)))
+    with pytest.raises(ValueError, match="RGB, not L"):
+        pixel_hash(Image.new("L", (2, 3), 7))

@@ -7,16 +7,16 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
-from PIL import Image, UnidentifiedImageError
+from PIL import Image
 
 from vdr.audit.design import Design, PageSource, design_everyone
 from vdr.audit.study import BREADTHS
 from vdr.errors import BadInput
+from vdr.pixels import open_page
 
 __all__ = ["OwnPages", "design_own", "read_own_pages"]
 
 SUFFIXES = (".png", ".jpg", ".jpeg", ".webp", ".tif", ".tiff")
-MAX_PIXELS = 80_000_000
 
 
 @dataclass
@@ -31,18 +31,10 @@ class OwnPages:
     pairs: pd.DataFrame
 
     def source(self) -> PageSource:
-        """A page source that opens the files. Raises `BadInput` for a file that is no image or is unreasonably large."""
+        """A page source that opens the files. Raises `BadInput` for what `vdr.pixels` refuses."""
 
         def image(page: str) -> Image.Image:
-            file = self.files[page]
-            try:
-                opened = Image.open(file)
-                if opened.width * opened.height > MAX_PIXELS:
-                    raise BadInput(f"{opened.width}×{opened.height} pixels", where=file, todo="scale the page down")
-                opened.load()
-            except (UnidentifiedImageError, OSError, Image.DecompressionBombError) as error:
-                raise BadInput(f"no readable image: {error}", where=file) from None
-            return opened
+            return open_page(self.files[page], str(self.files[page]))
 
         return image
 

@@ -25,12 +25,13 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import pandas as pd
-from PIL import Image, ImageOps
+from PIL import Image
 
 from vdr.audit.design import Design, PageSource
 from vdr.audit.plan import Plan, default_plan_text, load_plan
 from vdr.audit.scales import scale_named
 from vdr.errors import BadInput, DamagedArtefact
+from vdr.pixels import page_image
 
 __all__ = ["BREADTHS", "Frozen", "freeze", "load_frozen", "make_links", "read_breadth", "read_links", "write_study"]
 
@@ -73,10 +74,10 @@ def _json(value: object) -> str:
     return json.dumps(value, ensure_ascii=False, indent=1, sort_keys=True) + "\n"
 
 
-def _bare(image: Image.Image) -> Image.Image:
-    """The pixels alone, upright: a colour profile, a comment or a camera's note could tell pages apart."""
-    upright = ImageOps.exif_transpose(image).convert("RGB")
-    return Image.frombytes("RGB", upright.size, upright.tobytes())
+def _bare(image: Image.Image, page: str) -> Image.Image:
+    """The pixels alone, as models read them: a colour profile, a comment or a camera's note could tell pages apart."""
+    pixels = page_image(image, f"page {page}")
+    return Image.frombytes("RGB", pixels.size, pixels.tobytes())
 
 
 def write_study(
@@ -114,7 +115,7 @@ def write_study(
         shown: dict[str, dict[str, object]] = {}
         for page in sorted(names):  # neighbours lie in one file; the written order tells nothing
             name = names[page]
-            image = _bare(pages(page))
+            image = _bare(pages(page), page)
             image.save(work / "open" / "pages" / f"{name}.png", format="PNG")
             shown[name] = {"width": image.width, "height": image.height, "transcript": False}
             text = (transcripts or {}).get(page)

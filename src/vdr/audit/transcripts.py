@@ -12,6 +12,7 @@ import numpy as np
 
 from vdr.audit.design import PageSource
 from vdr.errors import UnfitMachine
+from vdr.pixels import page_image
 from vdr.progress import track
 
 __all__ = ["ocr_available", "transcribe"]
@@ -49,7 +50,7 @@ def transcribe(pages: Iterable[str], source: PageSource, known: Mapping[str, str
         return texts
     engine = _reader()
     for page in track(unread, label="transcripts", unit="pages"):
-        image = source(page).convert("RGB")
+        image = page_image(source(page), f"page {page}")
         if max(image.size) < 1000:
             factor = int(np.ceil(1000 / max(image.size)))
             image = image.resize((image.width * factor, image.height * factor))

@@ -106,10 +106,10 @@ def _case(kind: str, found: tuple[float, float, str], raw: Mapping[str, Sequence
 
 
 def draw_case(case: Case, image: Any, query: str, axes: Sequence[Any]) -> None:
-    """Page, MaxSim map with the cluster's box, and the box's crop, into three axes; ``image`` a PIL image."""
+    """Page, MaxSim map with the cluster's box, and the box's crop, into three axes; ``image`` an RGB image."""
     from matplotlib.patches import Rectangle
 
-    pixels = np.asarray(image.convert("RGB"))
+    pixels = np.asarray(image)
     height, width = pixels.shape[:2]
     rows, columns = case.map.shape
     top, left, bottom, right = (round(value) for value in (

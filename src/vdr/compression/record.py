@@ -64,12 +64,12 @@ class EvRecord:
     def cases(self) -> dict[str, Any]:
         """Counts and cases of Figure 8, each with its page, map and labels."""
         content = self._needed("cases.json", lambda path: json.loads(path.read_text(encoding="utf-8")))
-        from PIL import Image
+        from vdr.pixels import open_page
 
         for case in content["cases"]:
             arrays = np.load(self.root / f"case-{case['kind']}.npz")
             case["map"], case["labels"] = arrays["map"], arrays["labels"]
-            case["image"] = Image.open(self.root / f"case-{case['kind']}.png").convert("RGB")
+            case["image"] = open_page(self.root / f"case-{case['kind']}.png", f"case {case['kind']}")
         return dict(content)
 
     def _needed(self, name: str, read: Any) -> Any:
@@ -147,7 +147,7 @@ def write_cases(out: Path, vectors: Path, datasets: Sequence[Any], settings: Com
 
 
 def _write_case(out: Path, data: Any, case: Case) -> dict[str, Any]:
-    data.pages.image(data.pages.index(case.page_id)).convert("RGB").save(out / f"case-{case.kind}.png")
+    data.pages.image(data.pages.index(case.page_id)).save(out / f"case-{case.kind}.png")
     np.savez(out / f"case-{case.kind}.npz", map=case.map, labels=case.labels)
     plain = {key: value for key, value in asdict(case).items() if key not in ("map", "labels")}
     return {**plain, "suite": data.suite, "dataset": data.name, "query": data.queries[case.query_id]}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -12,6 +11,7 @@ import pyarrow.parquet as pq
 from PIL import Image
 
 from vdr.errors import BadInput, DamagedArtefact
+from vdr.pixels import open_page
 
 __all__ = ["PageSet", "SuiteDataset", "TrainCorpus", "load_suites", "load_train"]
 
@@ -55,13 +55,11 @@ class PageSet:
         return self._group[1][i - self._starts[group]]["bytes"]
 
     def image(self, i: int) -> Image.Image:
-        """The decoded page, RGB; `DamagedArtefact` naming the page if it cannot be decoded."""
+        """The decoded page, RGB as `vdr.pixels` reads it; `DamagedArtefact` naming the page where that cannot be."""
         try:
-            image = Image.open(io.BytesIO(self.image_bytes(i)))
-            image.load()
-            return image.convert("RGB")
-        except (OSError, SyntaxError, ValueError) as error:
-            raise DamagedArtefact(f"page {self.ids[i]} cannot be decoded: {error}", where=self.path) from error
+            return open_page(self.image_bytes(i), f"page {self.ids[i]}")
+        except BadInput as error:
+            raise DamagedArtefact(str(error), where=self.path) from error
 
 
 @dataclass

@@ -16,11 +16,12 @@ import yaml
 from PIL import Image
 
 from vdr.corpus import layouts, world
-from vdr.corpus.hub import GROUP, PAGES, HubSource, build_train, pixel_hash
+from vdr.corpus.hub import GROUP, PAGES, HubSource, build_train
 from vdr.corpus.hub_suites import build_suite_dataset
 from vdr.corpus.row_statistics import row_statistics
 from vdr.corpus.world import PageRecord, QueryRecord
 from vdr.errors import BadInput, DamagedArtefact
+from vdr.pixels import pixel_hash
 from vdr.progress import track
 from vdr.study.sections.corpus import CorpusSettings, DrawnDataset, DrawnSource
 from vdr.study.settings import repository_root

@@ -13,8 +13,6 @@ the artefact when the source is a directory.
 
 from __future__ import annotations
 
-import hashlib
-import io
 import json
 import re
 from collections.abc import Iterator, Mapping
@@ -25,13 +23,14 @@ from typing import Any
 import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
-from PIL import Image, UnidentifiedImageError
+from PIL import Image
 
 from vdr.corpus.row_statistics import row_statistics
 from vdr.errors import BadInput, DamagedArtefact, VdrError
+from vdr.pixels import open_page, pixel_hash
 from vdr.progress import track
 
-__all__ = ["HubSource", "Subset", "build_train", "pixel_hash", "read_image"]
+__all__ = ["HubSource", "Subset", "build_train", "read_image"]
 
 _FEATURES = {"info": {"features": {"image": {"_type": "Image"}}}}
 PAGES = pa.schema(
@@ -124,33 +123,17 @@ class _readable:
         raise BadInput(f"cannot be read ({type(error).__name__}: {error})", where=self.where, todo=self.todo) from error
 
 
-def pixel_hash(image: Image.Image) -> str:
-    """sha256 of the decoded pixels as RGB, with their size: equal pages are equal whatever file they came in."""
-    rgb = image.convert("RGB")
-    digest = hashlib.sha256(f"RGB {rgb.width}x{rgb.height}\n".encode())
-    digest.update(rgb.tobytes())
-    return digest.hexdigest()
-
-
 def read_image(value: Mapping[str, Any] | None) -> Image.Image:
-    """Decode an undecoded image cell completely. Raises DamagedArtefact, saying why, when there is no whole image
-    in it."""
+    """Decode an undecoded image cell completely, as RGB. Raises DamagedArtefact, saying why, when there is not one whole
+    page in it."""
     content = None if value is None else value.get("bytes")
     path = None if value is None else value.get("path")
+    if not content and not path:
+        raise DamagedArtefact("no image")
     try:
-        if content is None and path:
-            content = Path(path).read_bytes()
-        if not content:
-            raise DamagedArtefact("no image")
-        image = Image.open(io.BytesIO(content))
-        image.load()
-    except UnidentifiedImageError as error:
-        raise DamagedArtefact("image cannot be decoded (unknown format)") from error
-    except (OSError, ValueError, SyntaxError, EOFError, Image.DecompressionBombError) as error:
-        raise DamagedArtefact(f"image cannot be decoded ({error})") from error
-    if min(image.size) < 1:
-        raise DamagedArtefact("image without pixels")
-    return image
+        return open_page(content or Path(str(path)), "image")
+    except BadInput as error:
+        raise DamagedArtefact(error.what) from error
 
 
 def image_bytes(value: Mapping[str, Any]) -> bytes:

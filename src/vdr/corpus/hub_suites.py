@@ -19,8 +19,9 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from vdr.corpus.hub import HubSource, PageWriter, image_bytes, pixel_hash, read_image
+from vdr.corpus.hub import HubSource, PageWriter, image_bytes, read_image
 from vdr.errors import BadInput, DamagedArtefact
+from vdr.pixels import pixel_hash
 from vdr.progress import track
 
 __all__ = ["build_suite_dataset"]

@@ -10,6 +10,7 @@ torchvision exists, both give the same pixels (tested there).
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,8 +19,10 @@ import numpy as np
 import torch
 from PIL import Image
 from transformers import AutoTokenizer, PreTrainedTokenizerBase, Qwen2VLImageProcessorPil
+from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import smart_resize
 
 from vdr.errors import BadInput
+from vdr.pixels import page_image
 
 __all__ = ["PAGE_PROMPT", "QUERY_PREFIX", "PageBatch", "Processor", "QueryBatch"]
 
@@ -90,19 +93,46 @@ class Processor:
         """Height and width in merged tokens, int64 ``[n, 2]``."""
         return grid_thw[:, 1:] // self.image_processor.merge_size
 
-    def pixels(self, pages: Sequence[Image.Image]) -> tuple[torch.Tensor, torch.Tensor]:
-        """``pixel_values`` and ``grid_thw`` of pages. Raises `BadInput` for a page that cannot be decoded or is too thin."""
-        frames = []
+    def pixels(
+        self, pages: Sequence[Image.Image], names: Sequence[str] | None = None
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """``pixel_values`` and ``grid_thw`` of pages, by ``names`` in errors (default: their place in the batch).
+
+        The image processor's longest edge is a cap on merged tokens for every shape. Raises `BadInput` for a page that
+        `vdr.pixels` refuses or that is more than 200 times as long as wide.
+        """
+        values, grids = [], []
         for i, page in enumerate(pages):
-            try:
-                frames.append(np.asarray(page.convert("RGB")))
-            except (OSError, SyntaxError, ValueError) as error:  # what Pillow raises for truncated or damaged data
-                raise BadInput(f"page {i} of the batch cannot be decoded: {error}", where="image") from error
+            name = f"page {i} of the batch" if names is None else f"page {names[i]}"
+            frame, fits = self._within_the_cap(page_image(page, name), name)
+            # Channels are told: the library guesses them from the shape, and reads a page 3 pixels high sideways.
+            out = self.image_processor(
+                images=[np.asarray(frame)], do_resize=not fits, input_data_format="channels_last", return_tensors="pt"
+            )
+            values.append(out["pixel_values"])
+            grids.append(out["image_grid_thw"])
+        return torch.cat(values), torch.cat(grids)
+
+    def _within_the_cap(self, page: Image.Image, name: str) -> tuple[Image.Image, bool]:
+        """The page, and whether it is already of the size that the model reads.
+
+        The library's rule rounds sides up to at least one merged token, so that very long pages, and pages whose lower
+        bound on pixels is near the upper one, get more tokens than the upper bound says. These are resized here.
+        """
+        rules = self.image_processor
+        unit, least, most = rules.patch_size * rules.merge_size, rules.size["shortest_edge"], rules.size["longest_edge"]
         try:
-            out = self.image_processor(images=frames, return_tensors="pt")
+            height, width = smart_resize(page.height, page.width, unit, least, most)
         except ValueError as error:
-            raise BadInput(f"a page's shape does not suit the image processor: {error}", where="image") from error
-        return out["pixel_values"], out["image_grid_thw"]
+            what = f"has {page.width}×{page.height} pixels, more than 200 times as long as wide"
+            raise BadInput(what, where=name, todo="cut it into pages") from error
+        if height * width <= most:
+            return page, False
+        shrink = math.sqrt(page.height * page.width / most)
+        tall, wide = (max(1, math.floor(side / shrink / unit)) for side in (page.height, page.width))
+        limit = most // unit**2
+        tall, wide = (min(tall, limit), wide) if wide == 1 else (tall, min(wide, limit))
+        return page.resize((wide * unit, tall * unit), rules.resample), True
 
     def page_ids(self, grid_thw: torch.Tensor, prompt: str = PAGE_PROMPT) -> tuple[torch.Tensor, torch.Tensor]:
         """Input ids and mask ``[n, Lp]`` of pages with these grids, the image token repeated once a merged token."""

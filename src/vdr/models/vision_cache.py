@@ -89,9 +89,9 @@ class LiveFeatures:
             or height % unit
             or not rules.size["shortest_edge"] <= width * height <= rules.size["longest_edge"]
         ):
-            return self.processor.pixels([image])
+            return self.processor.pixels([image], [page])
         # Nothing to resize: the same patches without the image processor's cost a page.
-        patches = patchify(torch.from_numpy(np.asarray(image.convert("RGB")).copy())[None], rules)[0]
+        patches = patchify(torch.from_numpy(np.array(image))[None], rules)[0]
         return patches, torch.tensor([[1, height // rules.patch_size, width // rules.patch_size]])
 
 

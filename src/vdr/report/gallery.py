@@ -67,7 +67,7 @@ def suite_statistics(datasets: Iterable[Any]) -> list[dict[str, Any]]:
 
 def _png(image: Any) -> bytes:
     out = io.BytesIO()
-    image.convert("RGB").save(out, format="PNG", optimize=True)
+    image.save(out, format="PNG", optimize=True)
     return out.getvalue()
 
 

@@ -74,7 +74,7 @@ class StudentSteps(StepsBase):
         processor = Processor.from_pretrained(self._backbone_dir(), max_visual_tokens=limit)
 
         def grid(page_id: str) -> tuple[int, int]:
-            _, grid_thw = processor.pixels([corpus.pages.image(corpus.pages.index(page_id))])
+            _, grid_thw = processor.pixels([corpus.pages.image(corpus.pages.index(page_id))], [page_id])
             height, width = processor.merged_grid(grid_thw)[0].tolist()
             return int(height), int(width)
 
