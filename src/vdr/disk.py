@@ -18,6 +18,15 @@ __all__ = ["FULL", "disk_errors", "exclusive", "sha256_file", "sync_directory", 
 FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 
 
+def human_bytes(count: float) -> str:
+    """`340 kB`, `12 MB`, `1.3 GB`: a size for people."""
+    for unit in ("B", "kB", "MB"):
+        if count < 1000:
+            return f"{count:.0f} {unit}"
+        count /= 1000
+    return f"{count:.1f} GB"
+
+
 def sha256_file(path: Path) -> str:
     """Hex SHA-256 of a file's bytes."""
     with path.open("rb") as stream:

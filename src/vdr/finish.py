@@ -34,6 +34,20 @@ def record_place(profile: Profile) -> Path:
     return profile.outputs / "record"
 
 
+def not_run(profile: Profile, command: str) -> BadInput:
+    """The error for results that these settings do not have."""
+    recorded = not profile.changes and (recorded_place(profile) / "record.json").exists()
+    todo = f"`{command}` with the same settings makes it{', and --recorded shows the recorded run' if recorded else ''}"
+    return BadInput(f"not run: {profile.described()}", where=shown_path(profile.outputs), todo=todo)
+
+
+def as_shipped(profile: Profile, what: str = "--recorded") -> None:
+    """`BadInput` where something is asked of the recorded run with settings that it was not made with."""
+    if profile.changes:
+        raise BadInput(f"the recorded run has the settings as shipped, asked for: {profile.described()}", where=what,
+                       todo="leave out --set, and name a profile that ships")  # fmt: skip
+
+
 def finish(
     profile: Profile,
     table: Table,
@@ -93,6 +107,8 @@ def _execute(profile: Profile, table: Table, record: Path) -> Path:
 
 def _compared(profile: Profile, table: Table, record: Path, artefacts: Iterable[Artefact]) -> str:
     recorded = recorded_place(profile)
+    if profile.changes:
+        return f"Not compared with the recorded run, which has other settings. This is: {profile.described()}."
     if not (recorded / "record.json").exists():
         return f"There is no recorded run of profile {profile.name} to compare with."
     try:
@@ -104,7 +120,7 @@ def _compared(profile: Profile, table: Table, record: Path, artefacts: Iterable[
 
 def notes_of(profile: Profile, table: Table) -> list[str]:
     """What a reader of any table of this profile has to know: its size, its models, and what is not a teacher's judgement."""
-    lines = [f"Profile {profile.name}: {profile.title}."]
+    lines = [f"{profile.described()}: {profile.title}."]
     lines.append(f"Student from {profile.models.backbone}; ratings, maps and descriptions by {profile.models.teacher}.")
     if profile.corpus.sources:
         lines.append("Corpus simulated: pages and queries are drawn by this package; each suite stands for the paper's of that name.")
@@ -134,15 +150,20 @@ def claims(profile: Profile, *, recorded: bool = False) -> str:
 
 def _places(profile: Profile, table: str, *, recorded: bool) -> tuple[Path, Path]:
     """The record to read and the directory to write into. Raises `BadInput` when there is no record yet."""
+    if recorded:
+        as_shipped(profile)
     place = recorded_place(profile) if recorded else record_place(profile)
     if not (place / "record.json").exists():
-        todo = "run `vdr record` after a finished run" if recorded else f"run `vdr reproduce {table}`, or add --recorded"
-        raise BadInput("there is no record here", where=shown_path(place), todo=todo)
+        if recorded:
+            raise BadInput("there is no recorded run", where=shown_path(place), todo="run `vdr record` after a finished run")
+        raise not_run(profile, f"vdr reproduce {table}")
     return place, outputs_root() / profile.name / "from-recorded" if recorded else profile.outputs
 
 
 def keep(profile: Profile, out: Path | None = None) -> str:
     """Copy the profile's record to `outputs/recorded/<profile>` (or `out`), and render its tables there."""
+    if out is None:
+        as_shipped(profile, "vdr record")
     target = recorded_place(profile) if out is None else out
     kept = copy_record(record_place(profile), target)
     arms = {run.arm for run in kept.runs}

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from vdr.disk import human_bytes
 from vdr.progress import clock, note
 from vdr.store import Artefact, Store, canonical_json
 
@@ -98,30 +99,51 @@ def make(step: Step, store: Store, *, quiet: bool = False) -> Artefact:
 
 @dataclass(frozen=True)
 class Planned:
-    """A step in a plan: `state` is cached, partial or to run; `seconds` is how long it took (last time, or when cached)."""
+    """A step in a plan: `state` is cached, partial or to run; `seconds` and `size` (bytes) are those of its artefact, else of
+    the last one like it (`source`: where that was made), None where there is none."""
 
     step: Step
     state: str
     seconds: float | None
+    size: int | None
+    source: str
     why: str
 
 
-def planned(store: Store, *targets: Step) -> list[Planned]:
-    """What would run and what is cached, inputs first. Reads manifests only (hashes are checked when a step is used)."""
+def planned(store: Store, *targets: Step, recorded: Iterable[Mapping[str, Any]] = ()) -> list[Planned]:
+    """What would run and what is cached, inputs first. Reads manifests only (hashes are checked when a step is used).
+
+    `recorded`: manifests of a recorded run, which say how long a stage took there where it was never made here.
+    """
+    elsewhere: dict[str, list[Mapping[str, Any]]] = {}
+    for manifest in recorded:
+        elsewhere.setdefault(str(manifest["stage"]), []).append(manifest)
     rows = []
     for step in order(*targets):
         place = store.place(step.stage, step.key, step.label)
         earlier = store.artefacts(step.stage)
         same = [item for item in earlier if item.key == step.key]
         if same:
-            rows.append(Planned(step, "cached", same[-1].manifest.get("seconds"), place.name))
+            rows.append(_row(step, "cached", same[-1].manifest, "took", place.name))
             continue
         alike = [item for item in earlier if item.label == step.label]
-        last = alike[-1] if alike else earlier[-1] if earlier else None
+        there = elsewhere.get(step.stage, [])
+        last, source = (
+            (alike[-1].manifest, "last time") if alike
+            else (earlier[-1].manifest, "last time") if earlier
+            else next(((item, "recorded") for item in there if item.get("label", "") == step.label), (None, ""))
+        )  # fmt: skip
         state = "partial" if (place.parent / f".tmp-{step.key[:16]}").exists() else "to run"
-        seconds = None if last is None else last.manifest.get("seconds")
-        rows.append(Planned(step, state, seconds, _difference(step, alike[-1]) if alike else "never made"))
+        why = _difference(step, alike[-1]) if alike else "never made"
+        rows.append(_row(step, state, last, source, why))
     return rows
+
+
+def _row(step: Step, state: str, manifest: Mapping[str, Any] | None, source: str, why: str) -> Planned:
+    if manifest is None:
+        return Planned(step, state, None, None, source, why)
+    size = sum(int(facts["bytes"]) for facts in manifest["files"].values())
+    return Planned(step, state, manifest.get("seconds"), size, source, why)
 
 
 def _difference(step: Step, earlier: Artefact) -> str:
@@ -155,12 +177,16 @@ def plan_lines(rows: list[Planned]) -> list[str]:
     lines = []
     width = max([len(row.step.name) for row in rows] + [4])
     for row in rows:
-        took = "" if row.seconds is None else f"{'took' if row.state == 'cached' else 'last time'} {clock(row.seconds)}"
-        lines.append(f"{row.state:8} {row.step.name:{width}}  {took:20} {row.why}".rstrip())
+        took = "" if row.seconds is None else f"{row.source} {clock(row.seconds)}"
+        size = "" if row.size is None else human_bytes(row.size)
+        lines.append(f"{row.state:8} {row.step.name:{width}}  {took:20} {size:>9}  {row.why}".rstrip())
     to_run = [row for row in rows if row.state != "cached"]
-    known = [row.seconds for row in to_run if row.seconds is not None]
-    total = f"; last time these took {clock(sum(known))} one after another" if known else ""
-    if known and len(known) < len(to_run):
-        total += f" ({len(to_run) - len(known)} unknown)"
+    known = [row for row in to_run if row.seconds is not None]
+    total = ""
+    if known:
+        total = f"; these took {clock(sum(row.seconds or 0 for row in known))} one after another"
+        total += " in the recorded run" if all(row.source == "recorded" for row in known) else " when last made"
+        total += f" and {human_bytes(sum(row.size or 0 for row in known))} of disk"
+        total += f" ({len(to_run) - len(known)} unknown)" if len(known) < len(to_run) else ""
     lines.append(f"{len(rows) - len(to_run)} cached, {len(to_run)} to run{total}")
     return lines

@@ -16,6 +16,7 @@ from pathlib import Path
 from pydantic import BaseModel
 
 from vdr import instructions
+from vdr.disk import human_bytes
 from vdr.errors import BadInput, DamagedArtefact, VdrError, did_you_mean
 from vdr.graph import Step, make, order, plan_lines, planned
 from vdr.progress import clock, note
@@ -107,9 +108,30 @@ class Study:
         recipe = self.recipe_of(table)
         return {(arm, seed): self.steps.run(load_arms()[arm], seed, recipe) for arm, seed in self.runs_of(table)}
 
+    def steps_of(self, table: Table) -> list[Step]:
+        """The steps that a table or figure is made from, whichever part makes it."""
+        if table.command is None:
+            return list(self.run_steps(table).values())
+        part, *_ = table.command.split()
+        if part == "audit":
+            return [self.steps.audit()]
+        from vdr.compression.reproduce import steps_of
+
+        return list(steps_of(self.profile, [table.name], self.steps).values())
+
     def plan(self, name: str) -> list[str]:
-        """What `reproduce` would run, as lines."""
-        return plan_lines(planned(self.store, *self.run_steps(find_table(name)).values()))
+        """What `reproduce` would run, as lines: states, times, sizes, and the room that the profile asks for."""
+        from vdr.finish import recorded_place
+        from vdr.sameness import recorded_manifests
+
+        try:
+            recorded = list(recorded_manifests(recorded_place(self.profile)).values())
+        except BadInput:
+            recorded = []
+        lines = plan_lines(planned(self.store, *self.steps_of(find_table(name)), recorded=recorded))
+        free = shutil.disk_usage(next(place for place in (self.store.root, *self.store.root.parents) if place.is_dir())).free
+        asked = self.profile.hardware.disk_gb
+        return [*lines, f"a full run of this profile asks for {asked:g} GB of disk; {human_bytes(free)} are free"]
 
     def make_runs(self, table: Table) -> dict[tuple[str, int], Artefact]:
         """Every run of a table: what they share first, then the runs themselves in several processes."""
@@ -241,13 +263,16 @@ class Study:
 
     def notebooks(self, names: list[str] | None = None, *, refresh: bool = False) -> list[Path]:
         """Execute chapters from this profile's record, or the committed ones in place from the recorded run."""
-        from vdr.finish import record_place
+        from vdr.finish import as_shipped, not_run, record_place
         from vdr.report.notebooks import refresh as in_place
         from vdr.report.notebooks import run_chapters
 
         limit = self.profile.report.notebook_timeout_s
         if refresh:
+            as_shipped(self.profile, "--refresh")
             return in_place(names, timeout_s=limit)
+        if not (record_place(self.profile) / "record.json").is_file():
+            raise not_run(self.profile, "vdr reproduce table1")
         record = {"record": str(record_place(self.profile))}
         return run_chapters(self.profile.outputs / "notebooks", record, names=names, timeout_s=limit)
 
@@ -255,6 +280,7 @@ class Study:
     def trace(self, arm: str, suite: str, recipe: str | None = None) -> list[str]:
         """For every seed the score of (arm, suite) and the artefacts behind it, nearest first."""
         from vdr.evaluation.evaluate import load_scores
+        from vdr.finish import not_run
 
         if suite not in self.profile.suites:
             load_suites()[suite]
@@ -265,6 +291,7 @@ class Study:
             )
         entry = load_arms()[arm]
         lines = []
+        found = 0
         for name in dict.fromkeys([arm, entry.baseline]):
             for seed in self.profile.seeds:
                 step = self.steps.run(load_arms()[name], seed, self._recipe(recipe))
@@ -272,6 +299,7 @@ class Study:
                 if artefact is None:
                     lines.append(f"{step.label}: not run yet (vdr evaluate {name} --seed {seed})")
                     continue
+                found += 1
                 scores = load_scores(artefact.path)
                 content = scores["suites"][suite]
                 value = content[f"ndcg_at_{scores['cutoff']}"]
@@ -283,6 +311,8 @@ class Study:
                     lines.append(
                         f"    {behind.stage:12} {shown(self.store.place(behind.stage, behind.key, behind.label))}"
                     )
+        if not found:
+            raise not_run(self.profile, f"vdr evaluate {arm}")
         return lines
 
     def verify(self) -> tuple[list[str], int]:

@@ -104,10 +104,11 @@ def make_head_again(study: Study) -> tuple[list[str], int]:
 
     A call that was stopped goes on; one that compared starts from nothing.
     """
-    from vdr.finish import recorded_place
+    from vdr.finish import as_shipped, recorded_place
     from vdr.study.catalogue import load_arms
 
     profile = study.profile
+    as_shipped(profile)
     recorded = recorded_manifests(recorded_place(profile))
     place = profile.outputs / "recorded-again"
     if (place / COMPARED).exists():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import re
 from pathlib import Path
 
 import pytest
@@ -47,7 +48,7 @@ def vdr(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureF
         (["plan", "table1", "--sett", "x=1"], "No such option"),
         (["plan"], "Missing argument"),
         (["plann"], "No such command 'plann'"),
-        (["table", "table1"], "there is no record here"),
+        (["table", "table1"], "not run: Profile mini, settings as shipped; `vdr reproduce wt-table1`"),
     ],
 )
 def test_bad_input_is_one_line_and_status_2(vdr, tmp_path: Path, arguments: list[str], said: str) -> None:
@@ -112,7 +113,8 @@ def test_plan_of_a_fresh_clone_lists_every_run_once(vdr) -> None:
     assert len([line for line in out.splitlines() if " corpus " in line]) == 1
     assert len([line for line in out.splitlines() if " rows N " in line]) == 1  # shared by the seeds
     assert len([line for line in out.splitlines() if " rows S-seed-" in line]) == 3  # S draws by seed
-    assert out.splitlines()[-1].startswith("0 cached,")
+    assert out.splitlines()[-2].startswith("0 cached,")
+    assert re.fullmatch(r"a full run of this profile asks for \d+ GB of disk; .* are free", out.splitlines()[-1])
 
 
 def test_a_changed_setting_changes_what_depends_on_it_and_nothing_else(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -56,7 +56,16 @@ def test_plan_says_what_runs_why_and_how_long_it_took(tmp_path: Path) -> None:
     assert changed[0].why == "setting seed differs"
     assert changed[1].why == "its input corpus is another one"
     assert changed[0].seconds is not None  # last time
-    assert "last time these took" in plan_lines(changed)[-1]
+    assert "these took" in plan_lines(changed)[-1]
+    assert plan_lines(changed)[-1].endswith("when last made and 55 B of disk")
+
+
+def test_a_plan_on_a_fresh_machine_goes_by_the_recorded_run(tmp_path: Path) -> None:
+    study = Counting()
+    recorded = [{"stage": "corpus", "label": "", "seconds": 61.0, "files": {"value.txt": {"bytes": 2_500_000}}}]
+    lines = plan_lines(planned(Store(tmp_path), study.run, recorded=recorded))
+    assert "recorded 1:01" in lines[0]
+    assert lines[-1] == "0 cached, 4 to run; these took 1:01 one after another in the recorded run and 2 MB of disk (3 unknown)"
 
 
 def test_plan_sees_work_that_was_stopped(tmp_path: Path) -> None:

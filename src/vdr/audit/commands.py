@@ -261,13 +261,13 @@ def reproduce(
     loaded = load_profile(profile, list(settings or []))
     study = Study(loaded)
     artefact = study.make(study.steps.audit())
-    place = out or loaded.outputs
+    place, notes = out or loaded.outputs, [f"{loaded.described()}."]
     for name in sorted({TABLES[table]} if table else set(TABLES.values())):
         result = json.loads((artefact.path / f"{name}.json").read_text(encoding="utf-8"))
         reference = papers_figures(result["what"])
-        for path in write_report(result, place, reference=reference, recovery=artefact.path, only=table):
+        for path in write_report(result, place, reference=reference, recovery=artefact.path, only=table, notes=notes):
             note(str(path))
-        typer.echo(render_text(result, reference))
+        typer.echo(render_text(result, reference, notes))
     typer.echo(str(artefact.path))
 
 
@@ -278,6 +278,7 @@ def record(
 ) -> None:
     """Copy the profile's SIMULATED audit to where it is kept with the code (outputs/recorded/PROFILE/audit); chapter 09 reads it."""
     from vdr.audit.report import papers_figures, write_report
+    from vdr.finish import as_shipped, not_run
     from vdr.pipeline import Study
     from vdr.study.settings import load_profile, repository_root
 
@@ -285,11 +286,8 @@ def record(
     study = Study(loaded)
     artefact = study.steps.audit().find(study.store)
     if artefact is None:
-        raise BadInput(
-            f"there is no simulated audit of {profile}",
-            where="vdr audit record",
-            todo=f"run vdr audit reproduce -p {profile} first",
-        )
+        raise not_run(loaded, "vdr audit reproduce")
+    as_shipped(loaded, "vdr audit record")
     target = repository_root() / "outputs" / "recorded" / loaded.name / "audit"
     work = target.with_name(".audit-being-written")
     shutil.rmtree(work, ignore_errors=True)

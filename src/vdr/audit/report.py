@@ -7,7 +7,7 @@ here. A result of *simulated* annotators says so in every table, file and figure
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -257,9 +257,9 @@ def _tables(result: Mapping[str, Any], reference: Reference | None) -> dict[str,
     }
 
 
-def render_text(result: Mapping[str, Any], reference: Reference | None = None) -> str:
-    """All tables of a result for a terminal."""
-    lines = _notes(result)
+def render_text(result: Mapping[str, Any], reference: Reference | None = None, notes: Sequence[str] = ()) -> str:
+    """All tables of a result for a terminal, after what a reader has to know: `notes` and the result's own."""
+    lines = [*notes, *_notes(result)]
     for title, parts in _tables(result, reference).values():
         lines += ["", title]
         for table in parts.values():
@@ -281,12 +281,14 @@ def write_report(
     reference: Reference | None = None,
     recovery: Path | None = None,
     only: str | None = None,
+    notes: Sequence[str] = (),
 ) -> list[Path]:
     """Write tables (`.csv`, `.md`), figures (`.png`) and the result (`.json`) into `out`; the same result gives the
     same bytes.
 
-    Files of *simulated* annotators carry the word in their names. `only` names one table. `recovery` is a folder with
-    recovery.csv and coverage.csv of a simulated study. Returns the paths. Raises `BadInput` for an unknown table.
+    Files of *simulated* annotators carry the word in their names. `only` names one table; `notes` stand above each.
+    `recovery` is a folder with recovery.csv and coverage.csv of a simulated study. Returns the paths. Raises `BadInput`
+    for an unknown table.
     """
     out = Path(out)
     tables = _tables(result, reference)
@@ -301,7 +303,7 @@ def write_report(
     for name, (title, parts) in tables.items():
         if only not in (None, name):
             continue
-        body = [f"# {title}{' (simulated)' if mark else ''}", "", *[f"**{note}**\n" for note in _notes(result)]]
+        body = [f"# {title}{' (simulated)' if mark else ''}", "", *[f"**{note}**\n" for note in (*notes, *_notes(result))]]
         for part, table in parts.items():
             file = out / f"{name}{'-' + part if part else ''}{mark}.csv"
             marked = table.assign(annotators="simulated") if mark else table

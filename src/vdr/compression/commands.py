@@ -39,9 +39,14 @@ def claims(
     from vdr.compression.claims import check_claims
     from vdr.compression.record import open_record
     from vdr.compression.reproduce import record_place, recorded_place
+    from vdr.finish import as_shipped, not_run
     from vdr.study.settings import load_profile
 
     chosen = load_profile(profile, settings or [])
+    if recorded:
+        as_shipped(chosen)
+    elif not (record_place(chosen) / "record.json").is_file():
+        raise not_run(chosen, "vdr hac reproduce all")
     for verdict in check_claims(open_record(recorded_place(chosen) if recorded else record_place(chosen))):
         value = "" if verdict.value is None else f"{verdict.value:.2f}"
         typer.echo(f"{verdict.verdict:8} {value:>8} (paper {verdict.paper_value:g})  {verdict.text} [{verdict.source}, {verdict.table}]")

@@ -10,16 +10,21 @@ from vdr.compression.record import EvRecord, collect, open_record
 from vdr.compression.report import TABLES, make_table, write_table
 from vdr.compression.steps import CompressionSteps
 from vdr.errors import BadInput, did_you_mean
-from vdr.graph import make
+from vdr.finish import as_shipped
+from vdr.graph import Step, make
 from vdr.progress import note
+from vdr.report.collect import fallback_notes, upstream
 from vdr.report.figures import save
+from vdr.steps import Steps
 from vdr.store import Artefact, Store
 from vdr.study.settings import Profile, outputs_root, repository_root
 
-__all__ = ["keep", "make_record", "record_place", "recorded_place", "render", "reproduce"]
+__all__ = ["keep", "make_record", "record_place", "recorded_place", "render", "reproduce", "steps_of"]
 
-#: What each table or figure needs besides the student's scores.
-_SERVING, _CASES, _TRANSFER = ("ev-table12",), ("ev-figure8",), ("ev-table18",)
+#: What needs other encoders than the student, and what needs more than scores.
+_TRANSFERRED = ("ev-table18",)
+_SERVING, _CASES = "serving", "cases"
+_BESIDE = {_SERVING: ("ev-table12",), _CASES: ("ev-figure8",)}
 
 
 def record_place(profile: Profile) -> Path:
@@ -50,23 +55,30 @@ def make_record(profile: Profile, names: list[str]) -> EvRecord:
     from vdr.pipeline import prepare_process
 
     prepare_process(profile)
-    steps, store = CompressionSteps(profile), Store(profile.artefacts)
-    encoders = ["student"]
-    others = [name for name in profile.compression.transfer if name != "student"]
-    scores: dict[str, Artefact] = {name: make(steps.scores(name), store) for name in encoders}
-    for name in others:
-        step = steps.scores(name)
-        found = make(step, store) if set(names) & set(_TRANSFER) else step.find(store)
-        if found is not None:
-            scores[name] = found
-    serving, cases = (make(step, store) if set(names) & set(wanted) else step.find(store)
-                      for step, wanted in ((steps.serving(), _SERVING), (steps.cases(), _CASES)))
-    return collect(record_place(profile), profile.compression, scores, serving, cases, profile=profile.name,
-                   notes=_notes(profile), machine=_machine())
+    store = Store(profile.artefacts)
+    found: dict[str, Artefact | None] = {name: make(step, store) for name, step in steps_of(profile, names).items()}
+    for name, step in steps_of(profile, [*TABLES, *FIGURES], whole=False).items():
+        found.setdefault(name, step.find(store))
+    made = {name: artefact for name, artefact in found.items() if artefact is not None}
+    scores = {name: artefact for name, artefact in made.items() if name not in (_SERVING, _CASES)}
+    behind = {key: item for artefact in made.values() for key, item in upstream(artefact, store.root).items()}
+    return collect(record_place(profile), profile.compression, scores, made.get(_SERVING), made.get(_CASES), profile=profile.name,
+                   notes=[*_notes(profile), *fallback_notes(behind.values())], machine=_machine())
+
+
+def steps_of(profile: Profile, names: list[str], steps: Steps | None = None, *, whole: bool = True) -> dict[str, Step]:
+    """What some tables and figures are made from: scores by encoder, and `serving` and `cases` where they are needed.
+
+    Without `whole` the encoders that this profile cannot encode suites with are left out instead of raising `BadInput`.
+    """
+    own = CompressionSteps(profile, steps)
+    encoders = profile.compression.transfer if set(names) & set(_TRANSFERRED) else ()
+    found = {name: own.scores(name) for name in dict.fromkeys(["student", *encoders]) if whole or own.encodes(name)}
+    return found | {name: getattr(own, name)() for name, wanted in _BESIDE.items() if set(names) & set(wanted)}
 
 
 def _notes(profile: Profile) -> list[str]:
-    lines = [f"Profile {profile.name}: {profile.title}; arm {profile.compression.arm}, seed {profile.compression.seed}, "
+    lines = [f"{profile.described()}: {profile.title}; arm {profile.compression.arm}, seed {profile.compression.seed}, "
              f"recipe {profile.recipe}. One training seed: differences say nothing about seeds."]
     if profile.models.backbone.startswith("vdr:"):
         lines.append("Pages, queries and judgements are drawn by this package, models are trained from scratch at small size: "
@@ -108,6 +120,7 @@ def reproduce(profile: Profile, name: str, *, recorded: bool = False) -> str:
     """Everything behind ``name`` (or ``all``): artefacts, record, table or figure. ``recorded`` renders the recorded run alone."""
     names = known_names(name)
     if recorded:
+        as_shipped(profile)
         record, out = open_record(recorded_place(profile)), profile.outputs / "recorded"
     else:
         record, out = make_record(profile, names), profile.outputs
@@ -120,6 +133,7 @@ def reproduce(profile: Profile, name: str, *, recorded: bool = False) -> str:
 
 def keep(profile: Profile) -> str:
     """Copy the profile's record to where it is kept with the code, with its tables and figures rendered beside it."""
+    as_shipped(profile, "vdr hac record")
     source, target = record_place(profile), recorded_place(profile)
     open_record(source)
     if target.is_relative_to(outputs_root()) and target == source:

@@ -47,8 +47,16 @@ class CompressionSteps:
             raise BadInput(f"unknown encoder {encoder!r}", where="compression.transfer", todo=f"choose among {', '.join(ENCODERS)}")
         return self._other_vectors(encoder)
 
+    def encodes(self, encoder: str) -> bool:
+        """Whether suites can be encoded with it: a finished miner tells no page positions, which HAC and the context
+        tokens' ablation need."""
+        return encoder != "miner" or self.profile.models.miner.source is None
+
     def _other_vectors(self, encoder: str) -> Step:
         steps, profile = self.steps, self.profile
+        if not self.encodes(encoder):
+            what = "the finished miner's vectors tell no page positions, so they cannot be compressed by position"
+            raise BadInput(what, where="compression.transfer", todo="leave miner out")
         config: dict[str, Any] = {"training": steps._training_config(), "backbone": steps._backbone()}
         inputs: dict[str, Step] = {"corpus": steps.corpus(), **steps._cache()}
         if encoder == "miner":

@@ -18,7 +18,7 @@ from vdr.evaluation.run_files import read_run, write_qrels, write_run
 from vdr.report.record import FORMAT, Record, open_record, shown_path
 from vdr.store import Artefact, load_artefact, sha256_file
 
-__all__ = ["collect", "copy_record", "upstream"]
+__all__ = ["collect", "copy_record", "fallback_notes", "upstream"]
 
 PARTS = {"record.json", "runs", "qrels", "stages", "corpus", "weights", "tables", "figures"}
 REPORTS = ("*.json", "*.csv", "samples/*.png")
@@ -94,7 +94,7 @@ def collect(
             "profile": profile,
             "recipe": recipe,
             "depth": depth,
-            "notes": [*notes, *_machine_notes(everything.values()), f"Seeds: {_seed_text(runs)}."],
+            "notes": [*notes, *fallback_notes(everything.values()), *_machine_notes(everything.values()), f"Seeds: {_seed_text(runs)}."],
             "runs": entries,
             "files": _hashes(work),
         }
@@ -135,6 +135,19 @@ def _copy_reports(artefact: Artefact, place: Path, limit_kib: int) -> None:
         if any(fnmatch(name, pattern) for pattern in REPORTS) and facts["bytes"] <= limit_kib * 1024:
             (place / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(artefact.path / name, place / name)
+
+
+def fallback_notes(artefacts: Iterable[Artefact]) -> list[str]:
+    """One line for native kernels that did not serve, so that their plain twins made some artefacts; nothing otherwise."""
+    by_kernel: dict[str, list[str]] = {}
+    for item in artefacts:
+        for kernel in item.manifest.get("fallbacks", {}):
+            by_kernel.setdefault(kernel, []).append(f"{item.stage} {item.path.name}")
+    return [
+        f"FALLBACK: {kernel} was not used, its plain twin made {', '.join(sorted(made)[:3])}"
+        f"{f' and {len(made) - 3} more' if made[3:] else ''}."
+        for kernel, made in sorted(by_kernel.items())
+    ]
 
 
 def _machine_notes(artefacts: Iterable[Artefact]) -> list[str]:

@@ -5,7 +5,9 @@ A profile is a YAML file in `profiles/`; it may extend another one (`extends: mi
 
 from __future__ import annotations
 
+import functools
 import os
+import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -15,6 +17,7 @@ from pydantic import BaseModel, Field, ValidationError, field_validator
 
 from vdr.errors import BadInput, did_you_mean
 from vdr.study.base import Section
+from vdr.study.changed import changes_between, describe, outputs_name
 from vdr.study.sections.audit import AuditSettings
 from vdr.study.sections.compression import CompressionSettings
 from vdr.study.sections.corpus import CorpusSettings
@@ -32,6 +35,8 @@ __all__ = ["STUDY", "Profile", "Section", "load_profile", "profile_names", "repo
 
 STUDY = Path(__file__).parent
 PROFILES = STUDY / "profiles"
+#: What lies in `outputs/` beside the profiles' own places.
+KEPT = ("recorded", "reference")
 
 
 class Profile(Section):
@@ -63,14 +68,33 @@ class Profile(Section):
         return seeds
 
     @property
+    def ships(self) -> bool:
+        """Whether a profile of this name comes with the package."""
+        return _shipped(self.name) is not None
+
+    @property
+    def changes(self) -> dict[str, tuple[Any, Any]]:
+        """Settings that differ from the shipped profile's and can change a result (`vdr.study.changed`)."""
+        return changes_between(self, _shipped(self.name))
+
+    def described(self) -> str:
+        """Which settings these are, in words for a table: as shipped, or what was changed."""
+        return describe(self.name, self.changes, ships=self.ships)
+
+    @property
     def outputs(self) -> Path:
-        """`outputs/<profile>` (under `VDR_OUTPUTS` instead of `outputs` where that is set)."""
-        return outputs_root() / self.name
+        """Where record, tables and figures go: `outputs/<profile>` as it ships, a place of their own for other settings
+        (under `VDR_OUTPUTS` instead of `outputs` where that is set)."""
+        return outputs_root() / outputs_name(self.name, self, self.changes, ships=self.ships)
 
     @property
     def artefacts(self) -> Path:
-        """The store's root."""
-        return self.outputs / "artefacts"
+        """The store's root, shared by all settings of a profile: an artefact's key says what it was made from. Keys say
+        nothing of devices, so a device that is not the profile's own has another store."""
+        shipped = _shipped(self.name)
+        own = "cpu" if shipped is None else shipped.hardware.device
+        device = "" if self.hardware.device == own else f"-{self.hardware.device}"
+        return outputs_root() / self.name / f"artefacts{device}"
 
     def seed(self, seed: int) -> int:
         """The seed itself if the profile has it; `BadInput` otherwise."""
@@ -95,6 +119,11 @@ def outputs_root() -> Path:
 def profile_names() -> list[str]:
     """The profiles that ship with the package."""
     return sorted(path.stem for path in PROFILES.glob("*.yaml"))
+
+
+@functools.cache
+def _shipped(name: str) -> Profile | None:
+    return load_profile(name) if name in profile_names() else None
 
 
 def load_profile(name: str = "mini", overrides: Iterable[str] | Mapping[str, Any] = ()) -> Profile:
@@ -125,6 +154,8 @@ def _raw(name: str, seen: tuple[str, ...] = ()) -> dict[str, Any]:
     parent = raw.pop("extends", None)
     if parent is not None:
         raw = merge(_raw(str(parent), (*seen, name)), raw)
+    if not re.fullmatch(r"[\w-][\w.-]*", path.stem) or path.stem in KEPT:
+        raise BadInput(f"{path.stem!r} cannot name a profile's outputs", where=path, todo="give the file another name")
     raw["name"] = path.stem
     return raw
 
