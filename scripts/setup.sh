@@ -40,6 +40,9 @@ free_mb=$(df -Pm . | awk 'NR == 2 { print $4 }')
 [ "$free_mb" -ge "$NEEDED_MB" ] || unfit "$free_mb MB free in $PWD, the environment and a mini run need $NEEDED_MB MB"
 
 # -- make it beside, then put it in place -----------------------------------------------------------------------------------
+# Files that name this path, which may hold any letters, are written in UTF-8 whatever the caller's locale says.
+LC_ALL=$(locale -a 2>/dev/null | grep -i -m1 -E '\.utf-?8$' || echo C.UTF-8)
+export LC_ALL PYTHONUTF8=1
 log=$(mktemp "${TMPDIR:-/tmp}/vdr-setup.XXXXXX")
 quietly() {
   if ! "$@" >"$log" 2>&1; then
@@ -66,6 +69,12 @@ echo "set-up: $(grep -c '==' requirements/cpu.txt) locked packages" >&2
 quietly "${pip[@]}" install --no-compile --require-hashes --no-deps -r requirements/cpu.txt
 echo "set-up: this package" >&2
 quietly "${pip[@]}" install --no-deps --no-build-isolation --no-index -e .
+# Python reads .pth files in the locale's encoding, which may be another one later: a relative path is plain ASCII.
+quietly "$VENV/bin/python" -c 'import pathlib, os, sysconfig
+packages = pathlib.Path(sysconfig.get_path("purelib")).resolve()
+(link,) = packages.glob("__editable__.vdr_reproduction-*.pth")
+relative = os.path.relpath(pathlib.Path("src").resolve(), packages)
+if relative.isascii(): link.write_text(relative + "\n", encoding="ascii")'
 quietly "${pip[@]}" check
 quietly "$VENV/bin/python" -c 'from vdr.report.notebooks import ensure_kernel; ensure_kernel()'
 touch "$STAMP"

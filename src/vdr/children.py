@@ -13,8 +13,10 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from multiprocessing import util
 from multiprocessing.context import ForkServerContext
 from pathlib import Path
 from typing import Protocol
@@ -23,6 +25,9 @@ __all__ = ["Child", "environment_of", "fork_server", "start_command", "start_for
 
 # What every training run imports; a module's import must not start threads or touch random state.
 PRELOAD = ("vdr.children_preload",)
+#: Longest folder that leaves room for multiprocessing's own names (`/pymp-12345678/listener-12345678`).
+LONGEST_TEMPORARY = 70
+SHORT_PLACES = ("/tmp", "/var/tmp", "/dev/shm")
 
 
 class Child(Protocol):
@@ -108,9 +113,25 @@ def fork_server(environment: Mapping[str, str]) -> ForkServerContext | None:
 
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(list(PRELOAD))
-    with environment_of(environment):
+    with environment_of(environment), short_temporary_names():
         forkserver.ensure_running()
     return context
+
+
+@contextlib.contextmanager
+def short_temporary_names() -> Iterator[None]:
+    """Let the standard library put its sockets where their names stay under a socket's limit.
+
+    A socket's path has at most 108 bytes, and batch systems give jobs a TMPDIR that leaves no room for one.
+    """
+    before = tempfile.tempdir
+    if len(os.fsencode(tempfile.gettempdir())) > LONGEST_TEMPORARY:
+        tempfile.tempdir = next((place for place in SHORT_PLACES if os.access(place, os.W_OK)), before)
+    try:
+        util.get_temp_dir()  # made here and kept: multiprocessing uses one folder for the whole life of a process
+        yield
+    finally:
+        tempfile.tempdir = before
 
 
 def start_fork(context: ForkServerContext, arguments: Sequence[str], log: Path, environment: Mapping[str, str]) -> Child:

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from vdr import __version__
-from vdr.disk import FULL
-from vdr.errors import NoSpace, VdrError
+from vdr.disk import explained
+from vdr.errors import VdrError
 from vdr.progress import note
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ app = typer.Typer(
         "corpus, mine, rate, rows, train, encode, evaluate, table. Each makes what it needs first, so `vdr reproduce table1` is enough. "
         "What is there already is verified and used; `vdr plan table1` says beforehand what would run."
     ),
-    epilog="Exit status: 0 well, 2 bad input, 3 damaged artefact, 4 busy, 5 unfit machine, 6 full disk.",
+    epilog="Exit status: 0 well, 2 bad input, 3 damaged artefact, 4 busy, 5 unfit machine, 6 full or read-only disk.",
 )
 
 STAGES = "Stages"
@@ -316,11 +316,11 @@ def main(arguments: list[str] | None = None) -> None:
     except OSError as error:
         if error.errno == errno.EPIPE:
             sys.exit(141)
-        if error.errno not in FULL:
+        told = explained(error)
+        if told is None:
             raise
-        full = NoSpace(f"the disk is full ({error.strerror})", where=error.filename, todo="free some space and repeat")
-        note(f"vdr: {full}")
-        sys.exit(full.exit_code)
+        note(f"vdr: {told}")
+        sys.exit(told.exit_code)
     except typer.Abort:
         sys.exit(130)
     except Exception as error:

@@ -8,14 +8,28 @@ import fcntl
 import functools
 import hashlib
 import os
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from vdr.errors import Busy, NoSpace
+from vdr.errors import BadInput, Busy, NoSpace, NotWritable, VdrError
 
-__all__ = ["FULL", "disk_errors", "exclusive", "sha256_file", "sync_directory", "sync_file", "write_synced"]
+__all__ = [
+    "disk_errors",
+    "exclusive",
+    "explained",
+    "human_bytes",
+    "sha256_file",
+    "sync_directory",
+    "sync_file",
+    "writable_or_scratch",
+    "write_synced",
+]
 
 FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+FORBIDDEN = {errno.EROFS, errno.EACCES, errno.EPERM}
+#: What a path can be that is none of the package's doing.
+NO_SUCH_PLACE = {errno.ENAMETOOLONG, errno.ENOTDIR, errno.EISDIR, errno.EEXIST, errno.ELOOP}
 
 
 def human_bytes(count: float) -> str:
@@ -53,18 +67,49 @@ def exclusive(path: Path, final: Path) -> Iterator[None]:
         # The file stays: removing it would let two later writers lock two different files of one name.
 
 
+def explained(error: OSError, place: Path | str | None = None) -> VdrError | None:
+    """What the operating system refused, as an error that a user can act on; None for anything that may be a defect."""
+    where = error.filename if isinstance(error.filename, (str, Path)) else place
+    if error.errno in FULL:
+        todo = "free some space and repeat: finished artefacts are whole, the broken one is resumed"
+        return NoSpace(f"the disk is full ({error.strerror})", where=place or where, todo=todo)
+    if error.errno in FORBIDDEN and where is not None:
+        todo = "make it readable and writable, or set VDR_OUTPUTS to a place that is"
+        return NotWritable(f"this place is closed to this process ({error.strerror})", where=where, todo=todo)
+    if error.errno in NO_SUCH_PLACE and where is not None:
+        return BadInput(f"no such place can be opened ({error.strerror})", where=where)
+    return None
+
+
 @contextlib.contextmanager
 def disk_errors(place: Path) -> Iterator[None]:
+    """Turn a full or read-only disk into its one line; other errors pass."""
     try:
         yield
     except OSError as error:
-        if error.errno in FULL:
-            raise NoSpace(
-                f"the disk is full ({error.strerror})",
-                where=place,
-                todo="free some space and repeat: finished artefacts are whole, the broken one is resumed",
-            ) from error
-        raise
+        told = explained(error, place)
+        if told is None:
+            raise
+        raise told from error
+
+
+@contextlib.contextmanager
+def writable_or_scratch(place: Path) -> Iterator[tuple[Path, bool]]:
+    """(`place`, True), or where nothing can be written there (a scratch folder that is removed afterwards, False).
+
+    For what is worth printing though its files cannot be kept.
+    """
+    nearest = next(parent for parent in (place, *place.parents) if parent.is_dir())
+    try:
+        with tempfile.TemporaryFile(dir=nearest):
+            pass
+    except OSError as error:
+        if error.errno not in FORBIDDEN:
+            raise
+        with tempfile.TemporaryDirectory(prefix="vdr-") as scratch:
+            yield Path(scratch), False
+    else:
+        yield place, True
 
 
 def write_synced(path: Path, text: str) -> None:

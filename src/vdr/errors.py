@@ -10,7 +10,7 @@ import difflib
 from collections.abc import Iterable
 from pathlib import Path
 
-__all__ = ["BadInput", "Busy", "DamagedArtefact", "NoSpace", "UnfitMachine", "VdrError", "did_you_mean"]
+__all__ = ["BadInput", "Busy", "DamagedArtefact", "NoSpace", "NotWritable", "UnfitMachine", "VdrError", "did_you_mean"]
 
 
 class VdrError(Exception):
@@ -66,6 +66,10 @@ class NoSpace(VdrError):
     """The disk is full, or the quota is used up; nothing half-written has been published."""
 
     exit_code = 6
+
+
+class NotWritable(NoSpace):
+    """A place may not be written: a read-only disk, or another user's folder."""
 
 
 def did_you_mean(name: str, known: Iterable[str], *, n: int = 3) -> str:

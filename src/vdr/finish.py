@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from vdr.corpus.access import load_suites, load_train
+from vdr.disk import writable_or_scratch
 from vdr.errors import BadInput, VdrError
 from vdr.models.weights import locate
 from vdr.progress import note
@@ -46,6 +47,11 @@ def as_shipped(profile: Profile, what: str = "--recorded") -> None:
     if profile.changes:
         raise BadInput(f"the recorded run has the settings as shipped, asked for: {profile.described()}", where=what,
                        todo="leave out --set, and name a profile that ships")  # fmt: skip
+
+
+def unkept(out: Path) -> str:
+    """What is said in place of files' names where they could not be written."""
+    return f"no files: {out} cannot be written"
 
 
 def finish(
@@ -136,16 +142,20 @@ def render(profile: Profile, table: Table, *, recorded: bool = False) -> str:
     Raises `BadInput` when there is no record yet.
     """
     place, out = _places(profile, table.name, recorded=recorded)
-    made = make_table1(place, out, table=table.name)
+    with writable_or_scratch(out) as (writable, kept):
+        made = make_table1(place, writable, table=table.name)
     files = f"table     {shown_path(out / 'tables' / (table.name + '.md'))} (also .csv, .html)"
-    return f"{made.text()}\n\n{files}"
+    return f"{made.text()}\n\n{files if kept else unkept(out)}"
 
 
 def claims(profile: Profile, *, recorded: bool = False) -> str:
     """WT's claims on a record, with the figures that decide them; also written beside the tables. `BadInput` without a record."""
     place, out = _places(profile, "wt-table1", recorded=recorded)
     verdicts = check_claims(open_record(place))
-    return f"{claims_text(verdicts)}\n\nclaims    {shown_path(write_claims(verdicts, out / 'tables'))}"
+    with writable_or_scratch(out) as (writable, kept):
+        write_claims(verdicts, writable / "tables")
+    files = f"claims    {shown_path(out / 'tables' / 'wt-claims.csv')}"
+    return f"{claims_text(verdicts)}\n\n{files if kept else unkept(out)}"
 
 
 def _places(profile: Profile, table: str, *, recorded: bool) -> tuple[Path, Path]:

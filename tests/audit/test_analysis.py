@@ -235,6 +235,10 @@ def test_bad_pairs_are_listed(tmp_path):
     pairs.write_text(PAIRS.replace("q1,a,mined,1,1.0", "q1,a,gold,first,1.7"))
     _, problems = load_released(judgements, pairs, queries)
     assert sorted(p.field for p in problems if p.file == "pairs.csv") == ["rank", "role", "score"]
+    for rank in ("--5", "²", "1.5", "1_0", "nan", ""):
+        pairs.write_text(PAIRS.replace("q1,a,mined,1,1.0", f"q1,a,mined,{rank},1.0"), encoding="utf-8")
+        _, problems = load_released(judgements, pairs, queries)
+        assert [p.field for p in problems if p.file == "pairs.csv"] == ["rank"], rank
 
 
 def test_missing_column_is_one_line(tmp_path):

@@ -7,8 +7,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 from PIL import Image
+from typer.testing import CliRunner
 
 from vdr.audit.analysis import analyse_relevance
+from vdr.audit.commands import app
 from vdr.audit.journal import Journal
 from vdr.audit.judgements import study_from_folder
 from vdr.audit.ownpages import design_own, read_own_pages
@@ -126,3 +128,20 @@ def test_image_orientation_and_profile_are_flattened(folder):
             sizes.add(saved.size)
             assert saved.info == {}
     assert (10, 30) in sizes
+
+
+def test_what_is_given_is_read_before_anything_is_made(folder, monkeypatch):
+    monkeypatch.setattr("vdr.audit.commands._from_artefacts", lambda *_: pytest.fail("made before the input was read"))
+
+    def ask(*words):
+        with pytest.raises(BadInput) as caught:
+            CliRunner().invoke(app, ["design", *map(str, words)], catch_exceptions=False)
+        return str(caught.value)
+
+    assert "nowhere.yaml: no such plan file" in ask(folder / "study", "--plan", folder / "nowhere.yaml")
+    assert "this is a folder" in ask(folder / "study", "--plan", folder)
+    assert "pages: this is a folder" in ask(folder / "study", "--pages", folder / "pages", "--queries", folder / "pages")
+    assert "is there already" in ask(folder)
+    assert not (folder / "study").exists()
+    for number in ("0", "1"):
+        assert CliRunner().invoke(app, ["design", str(folder / "study"), "--annotators", number]).exit_code == 2

@@ -54,6 +54,15 @@ def test_narrower_widths_have_to_be_trained(vectors, tmp_path):
     assert "width 16" in ask("index", vectors, tmp_path / "narrow", "-d", 16, "--trained", "16,32", "-k", 3)
 
 
+@pytest.mark.parametrize(
+    "words", [("-k", 0), ("-d", 0), ("--w-pos", "nan"), ("--w-pos", "2"), ("--trained", "a,b"), ("--trained", "16,,32")]
+)
+def test_impossible_sizes_are_refused(vectors, tmp_path, words):
+    result = RUN.invoke(app, ["index", str(vectors), str(tmp_path / "new"), *map(str, words)])
+    assert result.exit_code == 2 or isinstance(result.exception, BadInput)
+    assert not (tmp_path / "new").exists()
+
+
 @pytest.mark.parametrize("words", [("reproduce", "ev-table99"), ("export", "nothing", "out"), ("info", "nothing")])
 def test_errors_are_for_users(words, tmp_path):
     with pytest.raises((BadInput, UnfitMachine)):

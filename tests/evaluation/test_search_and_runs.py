@@ -9,8 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from vdr.corpus.qrels import read_qrels, write_qrels
 from vdr.errors import BadInput, DamagedArtefact
-from vdr.evaluation.run_files import Run, read_qrels, read_run, write_qrels, write_run
+from vdr.evaluation.run_files import Run, read_run, write_run
 from vdr.evaluation.search import rank_scores, search
 from vdr.kernels.reference import maxsim_search as reference_search
 from vdr.models.vectors import VectorSet, read_vectors, write_vectors

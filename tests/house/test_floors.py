@@ -14,8 +14,8 @@ SOURCE = Path(vdr.__file__).parent
 #: From the ground up. A name stands for the module or package and all within it, unless a longer name says otherwise.
 FLOORS = [
     # What knows nothing of pages, models or papers, and the study as data.
-    {"vdr", "vdr.errors", "vdr.progress", "vdr.disk", "vdr.pixels", "vdr.provenance", "vdr.instructions", "vdr.hardware", "vdr.store",
-     "vdr.study", "vdr.kernels", "vdr.losses", "vdr.graph", "vdr.children", "vdr.scheduler"},
+    {"vdr", "vdr.errors", "vdr.progress", "vdr.disk", "vdr.textfiles", "vdr.pixels", "vdr.provenance", "vdr.instructions",
+     "vdr.hardware", "vdr.store", "vdr.study", "vdr.kernels", "vdr.losses", "vdr.graph", "vdr.children", "vdr.scheduler"},
     {"vdr.corpus", "vdr.models", "vdr.manifests"},
     {"vdr.teacher", "vdr.mining"},
     {"vdr.supervision"},

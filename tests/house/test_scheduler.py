@@ -124,3 +124,23 @@ def test_no_child_outlives_a_killed_parent(tmp_path: Path) -> None:
         time.sleep(0.1)
     os.kill(child, signal.SIGKILL)
     raise AssertionError("the child outlived its parent")
+
+
+def test_forks_start_under_a_long_tmpdir(tmp_path: Path) -> None:
+    place = tmp_path / ("job-" + "x" * 60) / ("scratch-" + "y" * 60)
+    place.mkdir(parents=True)
+    code = f"""
+        from pathlib import Path
+        from vdr.children import fork_server, start_fork
+        if __name__ == "__main__":
+            child = start_fork(fork_server({{}}), ["--help"], Path({str(tmp_path / "log")!r}), {{}})
+            child.wait(120)
+            raise SystemExit(child.poll())
+    """
+    script = tmp_path / "start.py"
+    script.write_text(textwrap.dedent(code))
+    done = subprocess.run(
+        [sys.executable, script], env={**os.environ, "TMPDIR": str(place)}, capture_output=True, text=True, timeout=180
+    )
+    assert done.returncode == 0, done.stderr
+    assert "Usage: " in (tmp_path / "log").read_text()

@@ -50,9 +50,22 @@ def test_a_profile_can_be_any_file(tmp_path: Path) -> None:
         ("mini", ["hardwear.processes=2"], r"did you mean 'hardware.processes'"),
         ("mini", ["name=other"], r"unknown setting 'name'"),
         ("mini", ["hardware.processes"], r"is not section.field=value"),
-        ("mini", ["hardware.processes=[1"], r"is not YAML"),
+        ("mini", ["hardware.processes=[1"], r"--set hardware.processes: not YAML"),
         ("mini", ["hardware.processes=0"], r"hardware.processes: .*greater than or equal to 1 \(given: 0\)"),
-        ("mini", ["hardware.processes=two"], r"hardware.processes: .*integer .*\(given: 'two'\)"),
+        ("mini", ["hardware.processes=two"], r"hardware.processes: write a whole number \(given: 'two'\)"),
+        ("mini", ["hardware.processes=1.5"], r"hardware.processes: .*integer.* \(given: 1.5\)"),
+        ("mini", ["training.learning_rate=yes"], r"--set training.learning_rate: 'yes' means different things .*; write true"),
+        ("mini", ["training.learning_rate=true"], r"training.learning_rate: write a number \(given: True\)"),
+        ("mini", ["training.learning_rate='0.1'"], r"training.learning_rate: write a number \(given: '0.1'\)"),
+        ("mini", ["training.learning_rate=1:30"], r"'1:30' means different things"),
+        ("mini", ["training.learning_rate=.inf"], r"training.learning_rate: .*finite"),
+        ("mini", ["hardware.threads=02"], r"'02' means different things .*leading zeros"),
+        ("mini", ["hardware.threads=0x2"], r"'0x2' means different things .*decimal digits"),
+        ("mini", ["hardware.threads=1_0"], r"'1_0' means different things .*without underscores"),
+        ("mini", ["evaluation.cross_check=off"], r"'off' means different things .*; write false"),
+        ("mini", ["evaluation.cross_check=1"], r"evaluation.cross_check: write true or false \(given: 1\)"),
+        ("mini", ["seeds=[true]"], r"seeds: write a whole number"),
+        ("mini", ["seeds=[1, 2020-01-01]"], r"'2020-01-01' means different things"),
         ("mini", ["hardware.device=tpu"], r"hardware.device: "),
         ("mini", ["seeds=[0, 0]"], r"seeds are distinct"),
         ("mini", ["seeds=[]"], r"seeds"),
@@ -74,6 +87,7 @@ def test_a_wrong_setting_is_one_clear_line(name: str, overrides: list[str], said
         ("seeds: [0]\n", r"field 'title' is missing"),
         ("- a\n- b\n", r"not a mapping"),
         ("a: [\n", r"mine.yaml:2: not YAML"),
+        ("extends: mini\ntraining:\n  learning_rate: on\n", r"mine.yaml:3: 'on' means different things"),
     ],
 )
 def test_a_wrong_file_is_one_clear_line(tmp_path: Path, text: str, said: str) -> None:
@@ -82,6 +96,25 @@ def test_a_wrong_file_is_one_clear_line(tmp_path: Path, text: str, said: str) ->
     with pytest.raises(BadInput, match=said) as caught:
         load_profile(str(path))
     assert "\n" not in str(caught.value)
+
+
+def test_numbers_are_read_as_people_write_them(tmp_path: Path) -> None:
+    path = tmp_path / "mine.yaml"
+    path.write_text("extends: mini\ntitle: 'yes'\ntraining: {learning_rate: 1e-4}\n")
+    profile = load_profile(str(path), ["hardware.threads=+2"])
+    assert (profile.title, profile.training.learning_rate, profile.hardware.threads) == ("yes", 1e-4, 2)
+
+
+@pytest.mark.parametrize("content", [None, b"\xff\xfe", "folder"])
+def test_a_profile_that_cannot_be_read_is_one_line(tmp_path: Path, content: bytes | str | None) -> None:
+    path = tmp_path / "mine.yaml"
+    if content == "folder":
+        path.mkdir()
+    elif content is not None:
+        path.write_bytes(content)
+    said = {None: "no such file", "folder": "this is a folder"}.get(content, "not UTF-8")
+    with pytest.raises(BadInput, match=f"mine.yaml: {said}"):
+        load_profile(str(path))
 
 
 def test_profiles_in_a_circle_are_refused(tmp_path: Path) -> None:

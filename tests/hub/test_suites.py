@@ -5,6 +5,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from tests.hub.conftest import cell, picture
+from vdr.corpus.access import load_suites
 from vdr.corpus.hub import HubSource
 from vdr.corpus.hub_suites import build_suite_dataset
 from vdr.errors import BadInput, DamagedArtefact
@@ -138,3 +139,16 @@ def test_what_cannot_be_a_suite(hub_directory, flat, tmp_path):
         build("columns", {**flat, "queries": {"test": {"query-id": [0], "words": ["a"]}}})
     with pytest.raises(BadInput, match="cannot be read"):
         build("split", flat, split="dev")
+
+
+def test_ids_that_look_like_nothing_are_ids(hub_directory, flat, tmp_path):
+    odd = ["NA", "nan", "None", "null", '"a', "007"]
+    flat["corpus"] = corpus(odd)
+    flat["queries"] = {"test": {"query-id": odd, "query": ["NA", "null", '"', "what?", "None", "7"]}}
+    flat["qrels"] = {"test": {"query-id": odd, "corpus-id": odd[::-1], "score": [1] * 6}}
+    build_suite_dataset(HubSource(hub_directory("esg", flat)), "v2", "esg", tmp_path, {})
+    (suite,) = load_suites(tmp_path)
+    written = ["NA", "nan", "None", "null", "%22a", "007"] if "%22a" in suite.queries else odd
+    assert set(suite.pages.ids) == set(suite.queries) == set(written)
+    assert suite.qrels == {query: {page: 1} for query, page in zip(written, written[::-1], strict=True)}
+    assert suite.queries["NA"] == "NA" and suite.queries["nan"] == "null"

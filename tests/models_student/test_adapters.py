@@ -146,6 +146,78 @@ def test_checkpoint_with_wrong_keys_is_refused(make_student, backbone_dir, tmp_p
         Student.load(tmp_path, backbone_dir, student.settings)
 
 
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("use_rslora", True),
+        ("use_dora", True),
+        ("alpha_pattern", {"q_proj": 4}),
+        ("rank_pattern", {"q_proj": 4}),
+        ("bias", "all"),
+        ("lora_bias", True),
+        ("modules_to_save", ["lm_head"]),
+        ("fan_in_fan_out", True),
+        ("peft_type", "IA3"),
+        ("layer_replication", [[0, 1]]),
+        ("trainable_token_indices", [1]),
+        ("init_lora_weights", "pissa"),
+        ("a_field_of_a_later_version", True),
+    ],
+)
+def test_an_adapter_that_asks_for_another_function_is_refused(make_student, backbone_dir, tmp_path, field, value):
+    student = make_student()
+    student.save(tmp_path)
+    config = json.loads((tmp_path / ADAPTER_CONFIG).read_text())
+    (tmp_path / ADAPTER_CONFIG).write_text(json.dumps(config | {field: value}))
+    with pytest.raises(BadInput, match=rf"{ADAPTER_CONFIG}: {field} = .* is not honoured here"):
+        Student.load(tmp_path, backbone_dir, student.settings)
+
+
+def test_a_configuration_as_peft_writes_it_is_read(make_student, backbone_dir, processor, tmp_path):
+    from peft import LoraConfig
+
+    student = make_student()
+    student.save(tmp_path)
+    ours = json.loads((tmp_path / ADAPTER_CONFIG).read_text())
+    LoraConfig(r=ours["r"], lora_alpha=ours["lora_alpha"], lora_dropout=0.1, target_modules=ours["target_modules"],
+               init_lora_weights="gaussian", task_type="FEATURE_EXTRACTION").save_pretrained(tmp_path)  # fmt: skip
+    assert json.loads((tmp_path / ADAPTER_CONFIG).read_text()).keys() > ours.keys()
+    again = Student.load(tmp_path, backbone_dir, student.settings)
+    with torch.no_grad():
+        assert torch.equal(loss_of(student, processor), loss_of(again, processor))
+
+
+@pytest.mark.parametrize(
+    ("field", "value"), [("r", "8"), ("r", 0), ("r", True), ("r", None), ("lora_alpha", "8"), ("lora_alpha", float("nan"))]
+)
+def test_rank_and_alpha_are_numbers(make_student, backbone_dir, tmp_path, field, value):
+    student = make_student()
+    student.save(tmp_path)
+    config = json.loads((tmp_path / ADAPTER_CONFIG).read_text())
+    (tmp_path / ADAPTER_CONFIG).write_text(json.dumps(config | {field: value}))
+    with pytest.raises(DamagedArtefact, match=f"{field} is no "):
+        Student.load(tmp_path, backbone_dir, student.settings)
+
+
+@pytest.mark.parametrize("file", [ADAPTER_FILE, PROJECTION_FILE])
+@pytest.mark.parametrize(
+    ("spoil", "said"),
+    [
+        (lambda t: t.index_fill(0, torch.tensor([0]), float("nan")), "not finite"),
+        (lambda t: t.index_fill(0, torch.tensor([0]), float("inf")), "not finite"),
+        (lambda t: t.to(torch.int64), "not floating numbers"),
+    ],
+)
+def test_tensors_that_are_no_weights_are_refused(make_student, backbone_dir, tmp_path, file, spoil, said):
+    student = make_student()
+    student.save(tmp_path)
+    tensors = load_file(tmp_path / file)
+    name = sorted(tensors)[0]
+    save_file(tensors | {name: spoil(tensors[name])}, tmp_path / file)
+    with pytest.raises(DamagedArtefact, match=f"{file}: {name} holds .*{said}"):
+        Student.load(tmp_path, backbone_dir, student.settings)
+
+
 def test_projection_of_another_width_is_refused(make_student, backbone_dir, tmp_path):
     student = make_student()
     student.save(tmp_path)

@@ -57,6 +57,24 @@ GOLDEN = [
     ("2019: 85", None, "above_100"),
     ("9" * 5000, None, "above_100"),
     ("0" * 5000 + "42", 0.42, ""),
+    # the scale, said again: its 0 is no rating, and the number after it would be a guess
+    ("I would say 0-100: 70", None, "scale_echoed"),
+    ("0-100", None, "scale_echoed"),
+    ("0 – 100: 70", None, "scale_echoed"),
+    ("On a scale from 0 to 100, I rate it 85.", None, "scale_echoed"),
+    ("between 0 and 100", None, "scale_echoed"),
+    ("0% to 100%: 70%", None, "scale_echoed"),
+    ("[0, 100] 70", None, "scale_echoed"),
+    ("[0,100] 70", None, "scale_echoed"),
+    ("0...100", None, "scale_echoed"),
+    ("1-100: 70", None, "scale_echoed"),
+    # a rating before the scale counts, and so does 0 of 100
+    ("70 on a scale of 0-100", 0.7, ""),
+    ("0/100", 0.0, ""),
+    ("0 of 100", 0.0, ""),
+    ("0 out of 100", 0.0, ""),
+    ("0 - 1000 pages", 0.0, ""),
+    ("10-100", 0.1, ""),
 ]
 
 

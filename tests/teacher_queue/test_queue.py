@@ -97,6 +97,19 @@ def test_a_rating_above_100_is_dropped_not_clipped(tmp_path):
     rate(plan_queue(scored, ROWS), Engine, make_page_of, tmp_path, measures := {})
     assert np.isnan(read_ratings(tmp_path)["rating"]).all()
     assert measures["drops"][0]["above_100"] == 1
+    assert "scale_echoed" not in measures["drops"][0]  # a column where it occurs only
+
+
+def test_a_reply_that_echoes_the_scale_is_dropped_and_counted(tmp_path):
+    class Echoing(Engine):
+        def rate_page(self, page, queries):
+            return [f"I would say 0-100: {reply}" for reply in super().rate_page(page, queries)]
+
+    scored = pd.DataFrame({"row_id": [3], "page_id": ["p10"], "rank": [1]})
+    rate(plan_queue(scored, ROWS), Echoing, make_page_of, tmp_path, measures := {})
+    assert np.isnan(read_ratings(tmp_path)["rating"]).all()
+    assert measures["drops"][-1]["scale_echoed"] == measures["unparseable"] == 1
+    assert pd.read_csv(tmp_path / "drops.csv")["scale_echoed"].tolist() == [1, 1]
 
 
 @pytest.mark.parametrize("stop_after", [0, 1, 3, 4])

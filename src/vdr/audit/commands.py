@@ -6,13 +6,16 @@ import json
 import shutil
 import signal
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
-import pandas as pd
 import typer
 
 from vdr.errors import BadInput
 from vdr.progress import note
+from vdr.textfiles import text_of, text_table
+
+if TYPE_CHECKING:  # pandas takes a second to import, which `--help` need not wait for
+    import pandas as pd
 
 __all__ = ["app"]
 
@@ -37,7 +40,7 @@ def design(
         Path | None, typer.Option(help="own pages: CSV with query_id, query[, breadth, labelled_page]")
     ] = None,
     ratings: Annotated[Path | None, typer.Option(help="own pages: CSV with query_id, page, score from 0 to 1")] = None,
-    annotators: Annotated[int | None, typer.Option(help="number of annotators (own pages: 3 if not given)")] = None,
+    annotators: Annotated[int | None, typer.Option(min=2, help="number of annotators (own pages: 3 if not given)")] = None,
     evidence: Annotated[
         Path | None, typer.Option(help="a judge's tiers (CSV with query_id, page_id, tier): the study of EV's Table 6")
     ] = None,
@@ -57,6 +60,7 @@ def design(
     """Make a study: draw queries and pages, deal blocks and orders, write what annotators see apart from what they
     must not see."""
     from vdr.audit.ownpages import design_own, read_own_pages
+    from vdr.audit.plan import load_plan
     from vdr.audit.study import freeze as freeze_study
     from vdr.audit.study import read_breadth, write_study
     from vdr.audit.transcripts import transcribe
@@ -64,15 +68,21 @@ def design(
     known: dict[str, str] = {}
     if (pages is None) != (queries is None):
         raise BadInput("--pages and --queries belong together", where="vdr audit design")
+    # What is given is read before anything is made of it, which takes minutes.
+    text = text_of(plan, "plan file") if plan is not None else None
+    load_plan(text, where=plan or "plan.yaml")
+    given = read_breadth(breadth) if breadth is not None else None
+    judged = text_table(evidence, ("query_id", "page_id", "tier")) if evidence is not None else None
+    if out.exists():
+        raise BadInput("is there already", where=out, todo="name a folder that does not exist")
     if pages is not None and queries is not None:
         own = read_own_pages(pages, queries, ratings)
-        made, source, known = design_own(own, annotators=annotators or 3, seed=seed or 0), own.source(), own.transcripts
-        used: dict[str, object] = {"pages": str(pages), "queries": str(queries), "annotators": annotators or 3}
+        count = 3 if annotators is None else annotators
+        made, source, known = design_own(own, annotators=count, seed=seed or 0), own.source(), own.transcripts
+        used: dict[str, object] = {"pages": str(pages), "queries": str(queries), "annotators": count}
     else:
-        made, source, used = _from_artefacts(profile, settings, annotators, seed, evidence)
+        made, source, used = _from_artefacts(profile, settings, annotators, seed, judged)
     transcripts = transcribe(made.pairs["page_id"].unique(), source, known) if ocr else known
-    text = plan.read_text(encoding="utf-8") if plan is not None else None
-    given = read_breadth(breadth) if breadth is not None else None
     write_study(out, made, source, title=title, transcripts=transcripts, plan_text=text, settings=used)
     note(f"{len(made.queries)} queries, {len(made.pairs)} pairs, {len(made.orders)} annotators in {out}")
     complete = bool((made.queries["breadth"] != "").all()) or made.scale != "relevance"
@@ -90,7 +100,7 @@ def design(
 
 
 def _from_artefacts(
-    profile: str, settings: list[str] | None, annotators: int | None, seed: int | None, evidence: Path | None
+    profile: str, settings: list[str] | None, annotators: int | None, seed: int | None, judged: pd.DataFrame | None
 ):
     from vdr.audit.stage import design_for_people
     from vdr.pipeline import Study
@@ -103,12 +113,6 @@ def _from_artefacts(
     study = Study(loaded)
     corpus, scored = study.stage_corpus(), study.make(study.steps.scored())
     rated = study.make(study.steps.ratings())
-    judged = None
-    if evidence is not None:
-        judged = pd.read_csv(evidence, dtype=str, keep_default_na=False)
-        for column in ("query_id", "page_id", "tier"):
-            if column not in judged:
-                raise BadInput(f"no column {column!r}", where=evidence, todo="columns: query_id, page_id, tier")
     made, source = design_for_people(
         loaded.audit, corpus=corpus.path, scored=scored.path, ratings=rated.path, judged=judged
     )
@@ -211,7 +215,7 @@ def analyse(
     if study is not None:
         read = study_from_folder(load_frozen(study))
     elif judgements is not None and pairs is not None and queries is not None:
-        text = plan.read_text(encoding="utf-8") if plan is not None else None
+        text = text_of(plan, "plan file") if plan is not None else None
         read, problems = load_released(judgements, pairs, queries, scale=scale, plan_text=text)
         if problems:
             write_problems(problems, out / "problems.csv")

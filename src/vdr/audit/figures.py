@@ -12,6 +12,7 @@ import numpy as np
 import pandas as pd
 
 from vdr.audit.scales import TIERS
+from vdr.textfiles import measured_table
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -194,6 +195,6 @@ def write_figures(result: Mapping[str, Any], out: Path, *, mark: str, recovery: 
     if result["leave_one_out"]:
         written.append(_save(leave_one_out_figure(result), out / f"audit-leave-one-out{mark}.png"))
     if recovery is not None and (recovery / "recovery.csv").is_file():
-        tables = [pd.read_csv(recovery / name) for name in ("recovery.csv", "coverage.csv")]
+        tables = [measured_table(recovery / name) for name in ("recovery.csv", "coverage.csv")]
         written.append(_save(recovery_figure(*tables), out / f"audit-recovery{mark}.png"))
     return written

@@ -17,10 +17,13 @@ from vdr.audit.plan import Plan, load_plan
 from vdr.audit.scales import TIERS, scale_named
 from vdr.audit.study import BREADTHS, Frozen
 from vdr.errors import BadInput
+from vdr.textfiles import real_number, text_table, whole_number
 
 __all__ = ["Problem", "Study", "load_released", "study_from_folder", "write_problems"]
 
 JUDGEMENT_COLUMNS = ("annotator", "query_id", "page_id", "grade", "seconds")
+#: What a hedge cell may say; blank is no.
+HEDGED = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False, "": False}
 PAIR_COLUMNS = ("query_id", "page_id", "role", "rank", "score")
 
 
@@ -101,24 +104,9 @@ def study_from_folder(frozen: Frozen) -> Study:
     )
 
 
-def _read(path: Path, columns: tuple[str, ...]) -> pd.DataFrame:
-    try:
-        frame = pd.read_csv(path, dtype=str, keep_default_na=False)
-    except FileNotFoundError:
-        raise BadInput("no such file", where=path) from None
-    except (pd.errors.ParserError, pd.errors.EmptyDataError, UnicodeDecodeError) as error:
-        raise BadInput(f"not a CSV file: {error}", where=path) from None
-    missing = [column for column in columns if column not in frame]
-    if missing:
-        raise BadInput(f"no column {missing[0]!r}", where=path, todo=f"columns: {', '.join(columns)}")
-    return frame
-
-
 def _number(text: str) -> float:
-    try:
-        return float(text)
-    except ValueError:
-        return float("nan")
+    value = real_number(text)
+    return float("nan") if value is None else value
 
 
 def _check_pairs(pairs: pd.DataFrame, queries: pd.DataFrame, names: tuple[str, str], scale: str) -> list[Problem]:
@@ -130,7 +118,7 @@ def _check_pairs(pairs: pd.DataFrame, queries: pd.DataFrame, names: tuple[str, s
             problems.append(Problem(names[0], row, "query_id", f"query {pair.query_id!r} is not in {names[1]}"))
         if pair.role not in ("labelled", "mined"):
             problems.append(Problem(names[0], row, "role", f"{pair.role!r} is neither labelled nor mined"))
-        if not pair.rank.lstrip("-").isdigit():
+        if whole_number(pair.rank) is None:
             problems.append(Problem(names[0], row, "rank", f"{pair.rank!r} is no whole number"))
         if pair.score and not 0 <= score <= 1:
             problems.append(Problem(names[0], row, "score", f"{pair.score!r} is not in [0, 1]"))
@@ -148,6 +136,8 @@ def _check_pairs(pairs: pd.DataFrame, queries: pd.DataFrame, names: tuple[str, s
         stated.add(query.query_id)
         if query.breadth not in ("", *BREADTHS):
             problems.append(Problem(names[1], row, "breadth", f"{query.breadth!r} is neither specific nor broad"))
+        if getattr(query, "hedge", "").lower() not in HEDGED:
+            problems.append(Problem(names[1], row, "hedge", f"{query.hedge!r} is none of {', '.join(filter(None, HEDGED))}"))
     return problems
 
 
@@ -204,20 +194,20 @@ def load_released(
     grades = scale_named(scale).values
     pair_columns = (*PAIR_COLUMNS, "tier") if scale == "evidence" else PAIR_COLUMNS
     given, shown, asked = (
-        _read(judgements, JUDGEMENT_COLUMNS),
-        _read(pairs, pair_columns),
-        _read(queries, ("query_id", "breadth")),
+        text_table(judgements, JUDGEMENT_COLUMNS),
+        text_table(pairs, pair_columns),
+        text_table(queries, ("query_id", "breadth")),
     )
     if "tier" not in shown:
         shown["tier"] = ""
     problems = _check_pairs(shown, asked, (Path(pairs).name, Path(queries).name), scale)
     problems += _check_judgements(given, shown, grades, set(annotators) if annotators else None, Path(judgements).name)
     shown["score"] = [_number(text) for text in shown["score"]]
-    shown["rank"] = [int(text) if text.lstrip("-").isdigit() else -1 for text in shown["rank"]]
+    shown["rank"] = [-1 if (rank := whole_number(text)) is None else rank for text in shown["rank"]]
     given["seconds"] = [_number(text) for text in given["seconds"]]
     plan = load_plan(plan_text)
     if "hedge" in asked:
-        asked["hedge"] = asked["hedge"].str.lower().isin(["true", "1", "yes"])
+        asked["hedge"] = [HEDGED.get(text.lower(), False) for text in asked["hedge"]]
     else:
         hedged = shown["query_id"][(shown["role"] == "mined") & (shown["score"] == plan.hedge)]
         asked["hedge"] = asked["query_id"].isin(hedged)

@@ -13,6 +13,7 @@ from vdr.audit.design import Design, PageSource, design_everyone
 from vdr.audit.study import BREADTHS
 from vdr.errors import BadInput
 from vdr.pixels import open_page
+from vdr.textfiles import real_number, text_table
 
 __all__ = ["OwnPages", "design_own", "read_own_pages"]
 
@@ -39,19 +40,6 @@ class OwnPages:
         return image
 
 
-def _table(path: Path, columns: tuple[str, ...]) -> pd.DataFrame:
-    try:
-        frame = pd.read_csv(path, dtype=str, keep_default_na=False)
-    except FileNotFoundError:
-        raise BadInput("no such file", where=path) from None
-    except (pd.errors.ParserError, pd.errors.EmptyDataError, UnicodeDecodeError) as error:
-        raise BadInput(f"not a CSV file: {error}", where=path) from None
-    for column in columns:
-        if column not in frame:
-            raise BadInput(f"no column {column!r}", where=path, todo=f"columns: {', '.join(columns)}")
-    return frame
-
-
 def read_own_pages(folder: Path, queries: Path, ratings: Path | None = None) -> OwnPages:
     """Read pages and queries.
 
@@ -70,7 +58,7 @@ def read_own_pages(folder: Path, queries: Path, ratings: Path | None = None) -> 
         beside = file.with_suffix(".txt")
         if beside.is_file():
             texts[name] = beside.read_text(encoding="utf-8", errors="replace")
-    asked = _table(queries, ("query_id", "query"))
+    asked = text_table(queries, ("query_id", "query"))
     labelled: dict[str, str] = {}
     breadth: dict[str, str] = {}
     for row, entry in enumerate(asked.to_dict("records"), 1):
@@ -99,18 +87,15 @@ def read_own_pages(folder: Path, queries: Path, ratings: Path | None = None) -> 
         pairs = asked[["query_id"]].merge(pd.DataFrame({"page_id": list(files)}), how="cross")
         pairs["score"] = np.nan
     else:
-        given = _table(ratings, ("query_id", "page", "score"))
+        given = text_table(ratings, ("query_id", "page", "score"))
         for row, entry in enumerate(given.itertuples(), 1):
             where = f"{ratings}, row {row}"
             if entry.query_id not in set(asked["query_id"]):
                 raise BadInput(f"unknown query {entry.query_id!r}", where=where)
             if entry.page not in files:
                 raise BadInput(f"page {entry.page!r} is not in {folder}", where=where)
-            try:
-                valid = 0 <= float(entry.score) <= 1
-            except ValueError:
-                valid = False
-            if not valid:
+            score = real_number(entry.score)
+            if score is None or not 0 <= score <= 1:
                 raise BadInput(f"score {entry.score!r}", where=where, todo="a number from 0 to 1")
         pairs = given.rename(columns={"page": "page_id"})[["query_id", "page_id", "score"]].astype({"score": float})
         if pairs.duplicated(["query_id", "page_id"]).any():

@@ -9,10 +9,11 @@ from pathlib import Path
 from typing import Literal
 
 import numpy as np
-import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import Field, ValidationError
 
 from vdr.errors import BadInput
+from vdr.study.base import Section
+from vdr.study.yaml_io import explain, parse_yaml
 
 __all__ = ["ANALYSES", "Cut", "Plan", "default_plan_text", "load_plan", "sha256_text"]
 
@@ -23,11 +24,7 @@ POST_HOC = ("hedge_by_breadth",)
 _OPERATORS = {">=": operator.ge, ">": operator.gt}
 
 
-class _Frozen(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-
-class Cut(_Frozen):
+class Cut(Section):
     """A threshold on the teacher's rating, in [0, 1]."""
 
     operator: Literal[">=", ">"]
@@ -42,7 +39,7 @@ class Cut(_Frozen):
         return np.asarray(_OPERATORS[self.operator](scores, self.value), dtype=bool)
 
 
-class Plan(_Frozen):
+class Plan(Section):
     """The plan's parameters; `rules` and the texts of `analyses` are for the reader and are part of the hash."""
 
     version: int
@@ -56,7 +53,7 @@ class Plan(_Frozen):
     outlier_mads: float = Field(gt=0)
     rules: dict[str, str]
     analyses: dict[str, str]
-    post_hoc: dict[str, str] = {}
+    post_hoc: dict[str, str] = Field(default_factory=dict)
 
     @property
     def base_cut(self) -> Cut:
@@ -75,15 +72,9 @@ def sha256_text(text: str) -> str:
 def load_plan(text: str | None = None, *, where: str | Path = "plan.yaml") -> Plan:
     """Parse a plan. Raises `BadInput` for an unknown key, an unknown analysis or a value out of range."""
     try:
-        plan = Plan.model_validate(yaml.safe_load(default_plan_text() if text is None else text))
-    except yaml.YAMLError as error:
-        raise BadInput(f"not YAML: {error}", where=where) from None
+        plan = Plan.model_validate(parse_yaml(default_plan_text() if text is None else text, where))
     except ValidationError as error:
-        first = error.errors()[0]
-        field = ".".join(str(part) for part in first["loc"])
-        raise BadInput(
-            f"{field}: {first['msg']}", where=where, todo="compare it with the plan that ships with vdr.audit"
-        ) from None
+        raise explain(error, str(where), Plan) from None
     unknown = sorted((set(plan.analyses) - set(ANALYSES)) | (set(plan.post_hoc) - set(POST_HOC)))
     if unknown:
         raise BadInput(

@@ -32,6 +32,7 @@ from vdr.audit.plan import Plan, default_plan_text, load_plan
 from vdr.audit.scales import scale_named
 from vdr.errors import BadInput, DamagedArtefact
 from vdr.pixels import page_image
+from vdr.textfiles import text_table
 
 __all__ = ["BREADTHS", "Frozen", "freeze", "load_frozen", "make_links", "read_breadth", "read_links", "write_study"]
 
@@ -174,13 +175,7 @@ def _with_breadth(queries: pd.DataFrame, breadth: Mapping[str, str], where: Path
 
 def read_breadth(path: Path) -> dict[str, str]:
     """A CSV of query_id, breadth (specific | broad; blank = not classified yet). Raises `BadInput`."""
-    try:
-        frame = pd.read_csv(path, dtype=str, keep_default_na=False)
-    except FileNotFoundError:
-        raise BadInput("no such file", where=path) from None
-    for column in ("query_id", "breadth"):
-        if column not in frame:
-            raise BadInput(f"no column {column!r}", where=path, todo="columns: query_id, breadth")
+    frame = text_table(path, ("query_id", "breadth"))
     if frame["query_id"].duplicated().any():
         raise BadInput(f"query {frame['query_id'][frame['query_id'].duplicated()].iloc[0]!r} stands twice", where=path)
     return {q: b.strip() for q, b in zip(frame["query_id"], frame["breadth"], strict=True) if b.strip()}

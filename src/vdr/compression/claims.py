@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
-import yaml
 
 from vdr.compression.payload import equal_payload, reduction
 from vdr.compression.pooling import Pooling
@@ -16,6 +15,7 @@ from vdr.compression.record import EvRecord
 from vdr.compression.report import _row, _variants
 from vdr.compression.variants import Variant
 from vdr.errors import BadInput
+from vdr.study.yaml_io import read_yaml
 
 __all__ = ["Verdict", "check_claims", "claims_frame"]
 
@@ -35,7 +35,7 @@ class Verdict:
 
 def check_claims(record: EvRecord) -> list[Verdict]:
     """Every claim of claims.yaml on one record. What the record lacks is "not run"; a single seed decides, as in the paper."""
-    entries = yaml.safe_load((Path(__file__).parent / "claims.yaml").read_text(encoding="utf-8"))
+    entries = read_yaml(Path(__file__).parent / "claims.yaml")
     verdicts = []
     for name, entry in entries.items():
         try:

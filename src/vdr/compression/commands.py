@@ -66,9 +66,9 @@ def index(
     vectors: Annotated[Path, typer.Argument(help="a data set's vectors: a directory with pages.safetensors, ids.json, grid.npy")],
     out: Annotated[Path, typer.Argument(help="directory of the new index")],
     method: Annotated[str, typer.Option(help="raw, hac, ward, grid or colpali")] = "hac",
-    d: Annotated[int | None, typer.Option("-d", help="prefix width (default: the full width)")] = None,
-    k: Annotated[int, typer.Option("-k", help="centroids a page")] = 32,
-    w_pos: Annotated[float, typer.Option(help="weight of position (hac)")] = 0.1,
+    d: Annotated[int | None, typer.Option("-d", min=1, help="prefix width (default: the full width)")] = None,
+    k: Annotated[int, typer.Option("-k", min=1, help="centroids a page")] = 32,
+    w_pos: Annotated[float, typer.Option(help="weight of position, from 0 to 1 (hac)")] = 0.1,
     trained: Annotated[str, typer.Option(help="widths the encoder was trained at, e.g. 64,128; others are refused")] = "",
     storage: Annotated[str, typer.Option(help="float16, bfloat16 or float32")] = "float16",
     device: Annotated[str, typer.Option(help="cpu, or cuda to cluster on a GPU")] = "cpu",
@@ -80,7 +80,7 @@ def index(
     from vdr.models.vectors import read_vectors
 
     pages, _ = read_vectors(vectors)
-    widths = Widths(tuple(int(w) for w in trained.split(",")) if trained else (pages.width,))
+    widths = Widths.named(trained) if trained else Widths((pages.width,))
     made = narrow(pages, d or pages.width, widths)
     about: dict[str, object] = {"method": method, "source": str(vectors)}
     if method != "raw":
@@ -95,7 +95,7 @@ def index(
 def search(
     index: IndexArgument,
     vectors: Annotated[Path, typer.Argument(help="a data set's vectors, whose queries are asked")],
-    depth: Annotated[int, typer.Option(help="pages a query")] = 10,
+    depth: Annotated[int, typer.Option(min=1, help="pages a query")] = 10,
 ) -> None:
     """Ask an index the queries of a data set; prints a TREC run."""
     from vdr.compression.index import open_index
@@ -146,9 +146,9 @@ def info(index: IndexArgument) -> None:
 
 @app.command()
 def payload(
-    k: Annotated[int, typer.Option("-k", help="vectors a page")],
-    d: Annotated[int, typer.Option("-d", help="width")],
-    pages: Annotated[int, typer.Option(help="pages")] = 1_000_000,
+    k: Annotated[int, typer.Option("-k", min=1, help="vectors a page")],
+    d: Annotated[int, typer.Option("-d", min=1, help="width")],
+    pages: Annotated[int, typer.Option(min=1, help="pages")] = 1_000_000,
 ) -> None:
     """Payload of an index in GiB, two bytes a component (EV eq. 11)."""
     from vdr.compression.payload import payload_gib, reduction

@@ -17,6 +17,7 @@ from torch import nn
 
 from vdr.errors import BadInput
 from vdr.models.vectors import VectorSet
+from vdr.textfiles import whole_number
 
 __all__ = ["PrefixProjection", "Widths", "narrow", "prefix_rows"]
 
@@ -30,6 +31,14 @@ class Widths:
     def __post_init__(self) -> None:
         if not self.trained or self.trained[0] < 1 or any(a >= b for a, b in pairwise(self.trained)):
             raise BadInput(f"trained widths must be positive and rise, got {list(self.trained)}")
+
+    @classmethod
+    def named(cls, text: str) -> Widths:
+        """From text such as ``64,128``."""
+        widths = [whole_number(part.strip()) for part in text.split(",")]
+        if None in widths:
+            raise BadInput(f"trained widths must be whole numbers, got {text!r}", todo="write them as 64,128")
+        return cls(tuple(w for w in widths if w is not None))
 
     @property
     def full(self) -> int:

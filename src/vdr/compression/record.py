@@ -24,6 +24,7 @@ from vdr.errors import BadInput, DamagedArtefact
 from vdr.models.vectors import read_vectors
 from vdr.store import Artefact, sha256_file
 from vdr.study.sections.compression import CompressionSettings
+from vdr.textfiles import measured_table
 
 __all__ = ["EvRecord", "collect", "open_record", "write_cases"]
 
@@ -55,11 +56,11 @@ class EvRecord:
     def scores(self, encoder: str = "student") -> pd.DataFrame:
         """Rows suite, dataset, variant, … of one encoder."""
         self.encoder(encoder)
-        return pd.read_csv(self.root / f"scores-{encoder}.csv")
+        return measured_table(self.root / f"scores-{encoder}.csv")
 
     def serving(self) -> pd.DataFrame:
         """Table 12's measurements."""
-        return self._needed("serving.csv", pd.read_csv)
+        return self._needed("serving.csv", measured_table)
 
     def cases(self) -> dict[str, Any]:
         """Counts and cases of Figure 8, each with its page, map and labels."""

@@ -9,8 +9,9 @@ from vdr.compression.figures import FIGURES, make_figure
 from vdr.compression.record import EvRecord, collect, open_record
 from vdr.compression.report import TABLES, make_table, write_table
 from vdr.compression.steps import CompressionSteps
+from vdr.disk import writable_or_scratch
 from vdr.errors import BadInput, did_you_mean
-from vdr.finish import as_shipped
+from vdr.finish import as_shipped, unkept
 from vdr.graph import Step, make
 from vdr.progress import note
 from vdr.report.collect import fallback_notes, upstream
@@ -103,12 +104,14 @@ def _machine() -> dict[str, object]:
 
 def render(record: EvRecord, name: str, out: Path) -> str:
     """Write one table or figure of a record under ``out`` and return what is printed."""
-    if name in TABLES:
-        table = make_table(record, name)
-        places = write_table(table, record, out / "tables")
-        return table.text() + "\n\n" + "\n".join([*record.notes, *(f"written   {_shown(p)}" for p in places)])
-    place = save(make_figure(record, name), out / "figures" / f"{name}.png")
-    return "\n".join([f"{name}: {_shown(Path(place))}", *record.notes])
+    with writable_or_scratch(out) as (writable, kept):
+        if name in TABLES:
+            table = make_table(record, name)
+            places = write_table(table, record, writable / "tables")
+            written = [f"written   {_shown(p)}" for p in places] if kept else [unkept(out)]
+            return table.text() + "\n\n" + "\n".join([*record.notes, *written])
+        place = save(make_figure(record, name), writable / "figures" / f"{name}.png")
+        return "\n".join([f"{name}: {_shown(Path(place)) if kept else unkept(out)}", *record.notes])
 
 
 def _shown(path: Path) -> str:

@@ -10,6 +10,7 @@ import pandas as pd
 import pyarrow.parquet as pq
 from PIL import Image
 
+from vdr.corpus.qrels import read_qrels
 from vdr.errors import BadInput, DamagedArtefact
 from vdr.pixels import open_page
 
@@ -108,17 +109,13 @@ def load_suites(path: Path) -> list[SuiteDataset]:
     found = []
     for folder in sorted((Path(path) / "suites").glob("*/*/")):
         queries = pd.read_parquet(folder / "queries.parquet")
-        qrels = pd.read_csv(folder / "qrels.tsv", sep="\t", dtype={"query_id": str, "page_id": str, "grade": int})
-        judged: dict[str, dict[str, int]] = {}
-        for query_id, page_id, grade in qrels[["query_id", "page_id", "grade"]].itertuples(index=False):
-            judged.setdefault(query_id, {})[page_id] = int(grade)
         found.append(
             SuiteDataset(
                 folder.parent.name,
                 folder.name,
                 PageSet(folder / "pages.parquet"),
                 dict(zip(queries["query_id"].astype(str), queries["query"], strict=True)),
-                judged,
+                read_qrels(folder / "qrels.tsv"),
             )
         )
     return found

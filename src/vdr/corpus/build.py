@@ -12,12 +12,12 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
-import yaml
 from PIL import Image
 
 from vdr.corpus import layouts, world
 from vdr.corpus.hub import GROUP, PAGES, HubSource, build_train
 from vdr.corpus.hub_suites import build_suite_dataset
+from vdr.corpus.qrels import write_qrels
 from vdr.corpus.row_statistics import row_statistics
 from vdr.corpus.world import PageRecord, QueryRecord
 from vdr.errors import BadInput, DamagedArtefact
@@ -25,6 +25,7 @@ from vdr.pixels import pixel_hash
 from vdr.progress import track
 from vdr.study.sections.corpus import CorpusSettings, DrawnDataset, DrawnSource
 from vdr.study.settings import repository_root
+from vdr.study.yaml_io import read_yaml
 
 __all__ = ["build_corpus", "corpus_checksum", "draw_source"]
 
@@ -150,15 +151,14 @@ def _draw_dataset(out: Path, settings: CorpusSettings, dataset: DrawnDataset) ->
     pd.DataFrame({"query_id": [q.query_id for q in queries], "query": [q.text for q in queries]}).to_parquet(
         folder / "queries.parquet", index=False
     )
-    lines = []
+    qrels: dict[str, dict[str, int]] = {}
     for i, (query, page) in enumerate(asked.values()):
         if dataset.labels == "single":
-            lines.append((query.query_id, page.page_id, 1))
+            qrels[query.query_id] = {page.page_id: 1}
         else:
-            lines += [(query.query_id, pages[j].page_id, int(grades[i, j])) for j in np.flatnonzero(grades[i] >= 2)]
-    qrels = pd.DataFrame(lines, columns=["query_id", "page_id", "grade"])
-    qrels.to_csv(folder / "qrels.tsv", sep="\t", index=False)
-    return {"pages": len(pages), "queries": len(queries), "relevant_a_query": len(qrels) / len(queries)}
+            qrels[query.query_id] = {pages[j].page_id: int(grades[i, j]) for j in np.flatnonzero(grades[i] >= 2)}
+    write_qrels(folder / "qrels.tsv", qrels)
+    return {"pages": len(pages), "queries": len(queries), "relevant_a_query": sum(map(len, qrels.values())) / len(queries)}
 
 
 def _write_pages(path: Path, pages: Sequence[PageRecord], splits: Sequence[str], *, label: str) -> None:
@@ -196,8 +196,8 @@ def corpus_checksum(out: Path) -> str:
 def _check(manifest: str, checksum: str) -> None:
     file = repository_root() / "data_manifests" / f"{manifest}.yaml"
     try:
-        stated = set(yaml.safe_load(file.read_text())["checksums"].values())
-    except (OSError, KeyError, AttributeError, TypeError, yaml.YAMLError) as error:
+        stated = set(read_yaml(file)["checksums"].values())
+    except (KeyError, AttributeError, TypeError) as error:
         raise BadInput(
             f"the corpus' manifest cannot be read ({type(error).__name__})", where=f"{file}: checksums"
         ) from error

@@ -20,6 +20,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from vdr.corpus.hub import HubSource, PageWriter, image_bytes, read_image
+from vdr.corpus.qrels import write_qrels
 from vdr.errors import BadInput, DamagedArtefact
 from vdr.pixels import pixel_hash
 from vdr.progress import track
@@ -27,8 +28,11 @@ from vdr.progress import track
 __all__ = ["build_suite_dataset"]
 
 
-def _name(value: Any) -> str:
-    """An id as it may stand in a run file: whitespace percent-encoded."""
+def _name(value: Any, where: str) -> str:
+    """An id as it may stand in a run file: whitespace percent-encoded. `BadInput` for none at all (`None` and `NA` are
+    ids where they are text)."""
+    if value is None or value == "":
+        raise BadInput("a row has a blank id", where=where, todo="report it to the data set's owners")
     return re.sub(r"\s", lambda m: urllib.parse.quote(m.group()), str(value))
 
 
@@ -98,7 +102,7 @@ def build_suite_dataset(
         if ids is None:
             ids, equal = _write_pages(source, split, f"{prefix}corpus", key, folder / "pages.parquet", where)
         else:
-            others = [_name(row[key]) for row in source.rows(split, f"{prefix}corpus", [key])]
+            others = [_name(row[key], f"{where} corpus") for row in source.rows(split, f"{prefix}corpus", [key])]
             if sorted(others) != sorted(ids):
                 raise BadInput(
                     f"{language} has other pages than {subsets[0][0]}",
@@ -124,8 +128,11 @@ def build_suite_dataset(
     pq.write_table(
         pa.Table.from_pandas(frame, preserve_index=False).replace_schema_metadata(None), folder / "queries.parquet"
     )
-    lines = [f"{q}\t{p}\t{g}" for (q, p), g in sorted(judged.items()) if q in asked]
-    (folder / "qrels.tsv").write_text("query_id\tpage_id\tgrade\n" + "\n".join(lines) + "\n", encoding="utf-8")
+    qrels: dict[str, dict[str, int]] = {}
+    for (query, page), grade in judged.items():
+        if query in asked:
+            qrels.setdefault(query, {})[page] = grade
+    write_qrels(folder / "qrels.tsv", qrels)
     report = {
         "source": source.id,
         "revision": source.revision,
@@ -135,7 +142,7 @@ def build_suite_dataset(
         "pages_equal_to_another": equal,
         "queries": len(kept),
         "unique_query_texts": len({q["query"] for q in kept}),
-        "judgements": len(lines),
+        "judgements": sum(map(len, qrels.values())),
         "relevant": sum(g > 0 for (q, _), g in judged.items() if q in asked),
         "dropped": {**dropped, "queries_without_a_relevant_page": len(queries) - len(kept)},
     }
@@ -150,7 +157,7 @@ def _write_pages(source: HubSource, split: str, config: str, key: str, path: Pat
     seen: dict[str, int] = {}
     try:
         for row in track(source.rows(split, config, [key, "image"]), f"read {where}", "page"):
-            page_id = _name(row[key])
+            page_id = _name(row[key], f"{where} corpus")
             try:
                 sha256 = pixel_hash(read_image(row["image"]))
             except DamagedArtefact as error:
@@ -187,7 +194,7 @@ def _queries(
     spoken = "language" if "language" in columns else None
     names: set[str] = set()
     for row in source.rows(split, config, [key, text, *([spoken] if spoken else [])]):
-        query_id = tag + _name(row[key])
+        query_id = tag + _name(row[key], f"{where} queries")
         names.add(query_id)
         said = language or (row[spoken] if spoken else None)
         if language is None and wanted is not None and said not in wanted:
@@ -215,7 +222,7 @@ def _judgements(
     query = _column(columns, "query-id", "query_id", where=f"{where} qrels")
     page = _column(columns, "corpus-id", "corpus_id", where=f"{where} qrels")
     for row in source.rows(split, config, [query, page, "score"]):
-        pair = (tag + _name(row[query]), _name(row[page]))
+        pair = (tag + _name(row[query], f"{where} qrels"), _name(row[page], f"{where} qrels"))
         grade = row["score"]
         if grade is None or int(grade) != grade or grade < 0:
             raise BadInput(

@@ -7,22 +7,21 @@ descending) may order tied pages otherwise, so ties are counted wherever scores 
 
 from __future__ import annotations
 
-import gzip
 import hashlib
 import io
 import math
 import re
-import zlib
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
 
 from vdr.errors import BadInput, DamagedArtefact
+from vdr.textfiles import packed, unpacked
 
-__all__ = ["TIE_RULE", "Run", "read_qrels", "read_run", "run_file_bytes", "write_qrels", "write_run"]
+__all__ = ["TIE_RULE", "Run", "read_run", "run_file_bytes", "write_run"]
 
+AGAIN = "run the evaluation again"
 TIE_RULE = "score descending, then page id ascending (string comparison)"
 _NAME = re.compile(r"\S+")
 
@@ -86,28 +85,13 @@ def run_file_bytes(run: Run) -> bytes:
     return out.getvalue().encode("utf-8")
 
 
-def _pack(path: Path, data: bytes) -> bytes:
-    # mtime 0 and no name: the same content gives the same bytes.
-    return gzip.compress(data, compresslevel=9, mtime=0) if path.suffix == ".gz" else data
-
-
-def _unpack(path: Path) -> str:
-    try:
-        raw = Path(path).read_bytes()
-        return (gzip.decompress(raw) if Path(path).suffix == ".gz" else raw).decode("utf-8")
-    except FileNotFoundError:
-        raise BadInput("file is missing", where=path, todo="run the evaluation again") from None
-    except (OSError, EOFError, zlib.error, UnicodeDecodeError) as error:
-        raise DamagedArtefact(f"cannot be read ({error})", where=path, todo="run the evaluation again") from error
-
-
 def write_run(path: Path, run: Run) -> dict[str, object]:
     """Check and write a run file (gzip when the name ends in `.gz`); returns {"sha256", "lines"} of the text."""
     path = Path(path)
     run.check(path)
     data = run_file_bytes(run)
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(_pack(path, data))
+    path.write_bytes(packed(path, data))
     return {"sha256": hashlib.sha256(data).hexdigest(), "lines": run.lines}
 
 
@@ -118,11 +102,11 @@ def read_run(path: Path, *, sha256: str | None = None) -> Run:
     page twice or does not match the hash; the line is named.
     """
     path = Path(path)
-    text = _unpack(path)
+    text = unpacked(path, AGAIN)
     if sha256 is not None and hashlib.sha256(text.encode("utf-8")).hexdigest() != sha256:
-        raise DamagedArtefact("content does not match its recorded hash", where=path, todo="run the evaluation again")
+        raise DamagedArtefact("content does not match its recorded hash", where=path, todo=AGAIN)
     if text and not text.endswith("\n"):
-        raise DamagedArtefact("last line is cut off", where=path, todo="run the evaluation again")
+        raise DamagedArtefact("last line is cut off", where=path, todo=AGAIN)
     rankings: dict[str, list[tuple[str, float]]] = {}
     tags: set[str] = set()
     for number, line in enumerate(text.splitlines(), 1):
@@ -137,42 +121,12 @@ def read_run(path: Path, *, sha256: str | None = None) -> Run:
             what = (
                 f"line {number} is not 'query Q0 page rank score tag' with finite score and rising rank: {line[:80]!r}"
             )
-            raise DamagedArtefact(what, where=path, todo="run the evaluation again")
+            raise DamagedArtefact(what, where=path, todo=AGAIN)
         rankings[query].append(hit)
         tags.add(tag)
     run = Run(tags.pop() if len(tags) == 1 else "mixed" if tags else "empty", rankings)
     try:
         run.check(path)
     except BadInput as error:
-        raise DamagedArtefact(error.what, where=path, todo="run the evaluation again") from error
+        raise DamagedArtefact(error.what, where=path, todo=AGAIN) from error
     return run
-
-
-def write_qrels(path: Path, qrels: Mapping[str, Mapping[str, int]]) -> None:
-    """Write `query_id<TAB>page_id<TAB>grade` with a header line, sorted (gzip when the name ends in `.gz`)."""
-    path = Path(path)
-    lines = ["query_id\tpage_id\tgrade\n"]
-    for query in sorted(qrels):
-        lines += [f"{query}\t{page}\t{int(qrels[query][page])}\n" for page in sorted(qrels[query])]
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(_pack(path, "".join(lines).encode("utf-8")))
-
-
-def read_qrels(path: Path) -> dict[str, dict[str, int]]:
-    """Read what `write_qrels` writes; DamagedArtefact names the line that is malformed or given twice."""
-    path = Path(path)
-    qrels: dict[str, dict[str, int]] = {}
-    lines = _unpack(path).splitlines()
-    if not lines or lines[0].split("\t") != ["query_id", "page_id", "grade"]:
-        raise DamagedArtefact("header 'query_id page_id grade' is missing", where=path)
-    for number, line in enumerate(lines[1:], 2):
-        try:
-            query, page, grade = line.split("\t")
-            value = int(grade)
-        except ValueError:
-            raise DamagedArtefact(f"line {number} is malformed: {line[:80]!r}", where=path) from None
-        pages = qrels.setdefault(query, {})
-        if page in pages:
-            raise DamagedArtefact(f"line {number}: query {query!r} judges page {page!r} twice", where=path)
-        pages[page] = value
-    return qrels

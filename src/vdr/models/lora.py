@@ -14,6 +14,7 @@ import math
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import torch
 from safetensors import SafetensorError
@@ -42,6 +43,15 @@ PATTERN = r".*language_model\.layers\.\d+\.(self_attn|mlp)\.(" + "|".join(TARGET
 ADAPTER_FILE = "adapter_model.safetensors"
 ADAPTER_CONFIG = "adapter_config.json"
 _PREFIX = "base_model.model."
+#: Fields of peft's configuration that do not change what a trained adapter computes; names of layers are checked by key.
+_WITHOUT_EFFECT = {
+    "auto_mapping", "base_model_name_or_path", "exclude_modules", "inference_mode", "init_lora_weights", "layers_pattern",
+    "layers_to_transform", "lora_alpha", "lora_dropout", "megatron_core", "peft_version", "qalora_group_size", "r", "revision",
+    "runtime_config", "target_modules", "task_type",
+}  # fmt: skip
+_HONOURED = {"peft_type": "LORA", "bias": "none", "fan_in_fan_out": False}
+#: Ways to start that also change the base weights, so that the adapter fits another backbone than the published one.
+_CHANGED_BASE = ("pissa", "olora", "loftq", "corda", "eva", "orthogonal", "lora_ga")
 
 
 def target_modules(backbone: nn.Module) -> dict[str, nn.Linear]:
@@ -166,17 +176,19 @@ def load_adapter(directory: Path, backbone: nn.Module) -> tuple[dict[str, torch.
     """A and B by peft's names, rank and α of a saved adapter, checked against `backbone`.
 
     Raises DamagedArtefact when files cannot be read, when a key is missing or unexpected (colpali users once ran
-    untrained models because such keys only warned), or when a shape does not fit.
+    untrained models because such keys only warned), when a shape does not fit, or when a number is not finite; BadInput
+    for a configuration that asks for another function than W + (α/r)·BA (rsLoRA, DoRA, ranks by layer and the like),
+    naming file and field.
     """
     directory = Path(directory)
     try:
         config = json.loads((directory / ADAPTER_CONFIG).read_text(encoding="utf-8"))
         tensors = load_file(directory / ADAPTER_FILE)
-        rank, alpha = int(config["r"]), float(config["lora_alpha"])
-    except (OSError, ValueError, KeyError, TypeError, SafetensorError) as error:
+    except (OSError, ValueError, SafetensorError) as error:
         raise DamagedArtefact(
             f"adapter cannot be read ({type(error).__name__}: {error})", where=directory, todo="train again"
         ) from error
+    rank, alpha = _checked_config(config, directory / ADAPTER_CONFIG)
     expected = {}
     for name, module in target_modules(backbone).items():
         expected[f"{_PREFIX}{name}.lora_A.weight"] = (rank, module.in_features)
@@ -185,8 +197,30 @@ def load_adapter(directory: Path, backbone: nn.Module) -> tuple[dict[str, torch.
     return tensors, rank, alpha
 
 
+def _checked_config(config: object, where: Path) -> tuple[int, float]:
+    """(rank, α) of a configuration that asks for plain LoRA. What is not known here must be off (empty, false, null)."""
+    if not isinstance(config, dict):
+        raise DamagedArtefact("not an adapter's configuration", where=where, todo="train again")
+    rank: Any = config.get("r")
+    alpha: Any = config.get("lora_alpha")
+    if type(rank) is not int or rank < 1:
+        raise DamagedArtefact(f"r is no rank (given: {rank!r})", where=where, todo="train again")
+    if type(alpha) not in (int, float) or not math.isfinite(alpha):
+        raise DamagedArtefact(f"lora_alpha is no finite number (given: {alpha!r})", where=where, todo="train again")
+    start = str(config.get("init_lora_weights", True)).lower()
+    refused = [name for name, value in config.items()
+               if (name in _HONOURED and value != _HONOURED[name])
+               or (name not in _HONOURED and name not in _WITHOUT_EFFECT and value)
+               or (name == "init_lora_weights" and start.startswith(_CHANGED_BASE))]  # fmt: skip
+    if refused:
+        others = f" (and {', '.join(refused[1:])})" if refused[1:] else ""
+        raise BadInput(f"{refused[0]} = {config[refused[0]]!r} is not honoured here{others}", where=where,
+                       todo="merge the adapter with peft, or train one with plain LoRA")  # fmt: skip
+    return rank, float(alpha)
+
+
 def check_keys(tensors: Mapping[str, torch.Tensor], expected: Mapping[str, tuple[int, ...]], where: Path) -> None:
-    """Raise DamagedArtefact unless `tensors` has exactly the expected names and shapes."""
+    """Raise DamagedArtefact unless `tensors` has exactly the expected names and shapes, in finite floating numbers."""
     missing, unexpected = sorted(set(expected) - set(tensors)), sorted(set(tensors) - set(expected))
     if missing or unexpected:
         parts = [
@@ -200,3 +234,7 @@ def check_keys(tensors: Mapping[str, torch.Tensor], expected: Mapping[str, tuple
             raise DamagedArtefact(
                 f"{name} has shape {tuple(tensors[name].shape)}, expected {tuple(shape)}", where=where
             )
+        if not tensors[name].is_floating_point():
+            raise DamagedArtefact(f"{name} holds {tensors[name].dtype}, not floating numbers", where=where)
+        if not tensors[name].isfinite().all():
+            raise DamagedArtefact(f"{name} holds numbers that are not finite", where=where, todo="train again")

@@ -12,9 +12,10 @@ from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
+from vdr.corpus.qrels import write_qrels
 from vdr.errors import BadInput, Busy
 from vdr.evaluation.evaluate import load_scores
-from vdr.evaluation.run_files import read_run, write_qrels, write_run
+from vdr.evaluation.run_files import read_run, write_run
 from vdr.report.record import FORMAT, Record, open_record, shown_path
 from vdr.store import Artefact, load_artefact, sha256_file
 

@@ -23,10 +23,11 @@ from typing import Any
 
 import pandas as pd
 
+from vdr.corpus.qrels import read_qrels
 from vdr.errors import BadInput, DamagedArtefact
 from vdr.evaluation.evaluate import load_scores, macro_average
 from vdr.evaluation.metrics_wt import mean_over_queries, ndcg_per_query
-from vdr.evaluation.run_files import read_qrels, read_run
+from vdr.evaluation.run_files import read_run
 from vdr.store import sha256_file
 from vdr.study.settings import repository_root
 

@@ -11,6 +11,7 @@ import pandas as pd
 
 from vdr.errors import BadInput, DamagedArtefact
 from vdr.study.settings import repository_root
+from vdr.textfiles import measured_table
 
 __all__ = ["PaperTable1", "paper_table1", "reference_root", "verify_reference", "wt_runs", "wt_tables"]
 
@@ -47,7 +48,7 @@ def verify_reference(root: Path | None = None) -> list[str]:
 def wt_runs(root: Path | None = None) -> pd.DataFrame:
     """WT's runs: recipe, arm, suite (vidore_v1 …), seed, value (nDCG@5 × 100, as printed to one decimal; Tables 7 and
     11)."""
-    return pd.read_csv(_read("wt_runs_per_seed.csv", root)).rename(columns={"ndcg_at_5": "value"})
+    return measured_table(_read("wt_runs_per_seed.csv", root)).rename(columns={"ndcg_at_5": "value"})
 
 
 def wt_tables(root: Path | None = None) -> dict[str, Any]:

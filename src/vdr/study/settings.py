@@ -12,7 +12,6 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-import yaml
 from pydantic import BaseModel, Field, ValidationError, field_validator
 
 from vdr.errors import BadInput, did_you_mean
@@ -29,7 +28,7 @@ from vdr.study.sections.report import ReportSettings
 from vdr.study.sections.supervision import SupervisionSettings
 from vdr.study.sections.teacher import TeacherSettings
 from vdr.study.sections.training import TrainingSettings
-from vdr.study.yaml_io import explain, merge, read_yaml, settable_paths
+from vdr.study.yaml_io import explain, merge, parse_yaml, read_yaml, settable_paths
 
 __all__ = ["STUDY", "Profile", "Section", "load_profile", "profile_names", "repository_root"]
 
@@ -168,10 +167,7 @@ def _parsed(overrides: Iterable[str] | Mapping[str, Any]) -> list[tuple[str, Any
         path, equals, value = text.partition("=")
         if not equals or not path.strip():
             raise BadInput(f"{text!r} is not section.field=value", where="--set")
-        try:
-            pairs.append((path.strip(), yaml.safe_load(value)))
-        except yaml.YAMLError as error:
-            raise BadInput(f"the value of {text!r} is not YAML", where="--set") from error
+        pairs.append((path.strip(), parse_yaml(value, f"--set {path.strip()}")))
     return pairs
 
 

@@ -30,7 +30,7 @@ import pyarrow as pa
 from vdr.errors import DamagedArtefact, VdrError
 from vdr.mining.files import claim_parts, read_table, write_table
 from vdr.progress import PROGRESS_FILE, read_progress_file, track
-from vdr.teacher.parsing import read_rating
+from vdr.teacher.parsing import REASONS, read_rating
 from vdr.teacher.queue_plan import BatchRatingEngine, QueuePlan, RatingEngine, plan_queue
 
 __all__ = [
@@ -153,11 +153,12 @@ def merge_ratings(plan: QueuePlan, out: Path, measures: dict[str, Any]) -> None:
 
 def _drops(ratings: pd.DataFrame, source: np.ndarray) -> pd.DataFrame:
     """source, pairs, unparseable, share, and a column per reason; the last line is `all`."""
-    reasons = ["no_integer", "not_an_integer", "negative", "above_100"]
     missing = ratings["rating"].isna()
     kind = pd.Series("", index=ratings.index)
     kind[missing] = [read_rating(reply).reason for reply in ratings.loc[missing, "reply"]]
     table = pd.DataFrame({"source": source, "pairs": 1, "unparseable": missing.astype(int)})
+    # The scale echoed is rare and has a column where it occurs, so that runs without it keep the bytes they always had.
+    reasons = [reason for reason in REASONS if reason != "scale_echoed" or (kind == reason).any()]
     for reason in reasons:
         table[reason] = (kind == reason).astype(int)
     by_source = table.groupby("source").sum()

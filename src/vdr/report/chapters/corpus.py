@@ -11,6 +11,7 @@ import pandas as pd
 from vdr.report.figures import PALETTE, style
 from vdr.report.record import Record
 from vdr.report.reference import wt_tables
+from vdr.textfiles import measured_table
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -104,7 +105,7 @@ def gallery_figure(record: Record, kind: str = "train", columns: int = 5) -> Fig
 
 
 def _labels(record: Record, name: str) -> pd.DataFrame:
-    return pd.read_csv(record.file("labels", f"{name}.csv"))
+    return measured_table(record.file("labels", f"{name}.csv"))
 
 
 def band_table(record: Record) -> pd.DataFrame:

@@ -9,6 +9,7 @@ import pandas as pd
 from vdr.errors import BadInput
 from vdr.report.record import Record
 from vdr.report.reference import wt_tables
+from vdr.textfiles import measured_table
 
 __all__ = ["entropy_table", "incompleteness_table", "negatives_table", "pool_table", "strata_table", "targets_table"]
 
@@ -40,7 +41,7 @@ def pool_table(record: Record) -> pd.DataFrame:
 
 def incompleteness_table(record: Record) -> pd.DataFrame:
     """§6's sentences as numbers: statistic, this run, paper."""
-    ours = pd.read_csv(record.file("labels", "summary.csv")).set_index("statistic")["value"]
+    ours = measured_table(record.file("labels", "summary.csv")).set_index("statistic")["value"]
     paper = wt_tables()["labels"] | {
         "negatives_rated_relevant": wt_tables()["table14_strata"]["pooled_negatives_rated_relevant"]
     }
@@ -63,7 +64,7 @@ def strata_table(record: Record) -> pd.DataFrame:
         key.split(" ")[0]: value for key, value in wt_tables()["table14_strata"].items() if isinstance(value, list)
     }
     rows = []
-    for row in pd.read_csv(record.file("labels", "by_stratum.csv")).itertuples(index=False):
+    for row in measured_table(record.file("labels", "by_stratum.csv")).itertuples(index=False):
         values = [row.share, row.backfill_share, row.negatives_relevant]
         printed = paper.get(row.stratum, [None] * 3)
         shown = [f"{v:.3f}" + ("" if p is None else f" ({p})") for v, p in zip(values, printed, strict=True)]

@@ -10,6 +10,7 @@ from vdr.errors import BadInput
 from vdr.report.figures import style
 from vdr.report.record import Record
 from vdr.report.reference import wt_tables
+from vdr.textfiles import measured_table
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -34,7 +35,7 @@ def curves(record: Record, name: str) -> pd.DataFrame:
         path = record.root / manifest["place"] / name
         if not path.is_file():
             raise BadInput(f"the record has no {name} of {arm}, seed {seed}", todo="record the run again")
-        parts.append(pd.read_csv(path).assign(arm=arm, seed=seed))
+        parts.append(measured_table(path).assign(arm=arm, seed=seed))
     return pd.concat(parts, ignore_index=True)
 
 

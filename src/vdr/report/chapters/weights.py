@@ -13,6 +13,7 @@ import pandas as pd
 from vdr.report.figures import PALETTE, style
 from vdr.report.record import Record
 from vdr.report.reference import wt_tables
+from vdr.textfiles import measured_table
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -64,7 +65,7 @@ def loss_figure(record: Record, weights: str) -> Figure:
     import matplotlib.pyplot as plt
 
     style()
-    table = pd.read_csv(record.extra(f"weights/{weights}/loss.csv"))
+    table = measured_table(record.extra(f"weights/{weights}/loss.csv"))
     step = table.columns[0]
     stages = dict(list(table.groupby("stage", sort=False))) if "stage" in table else {"losses": table}
     numbers = [n for n in table.columns[1:] if pd.api.types.is_numeric_dtype(table[n]) and n not in _NO_CURVE]
@@ -137,14 +138,14 @@ def page_figure(record: Record, weights: str = "teacher") -> Figure:
 
 def truth_table(record: Record) -> pd.DataFrame:
     """The teacher against the truth over mined candidates (`labels/truth.csv`), one column a set of candidates."""
-    table = pd.read_csv(record.file("labels", "truth.csv")).set_index("candidates").T
+    table = measured_table(record.file("labels", "truth.csv")).set_index("candidates").T
     return table.rename_axis("measure").reset_index().round(3)
 
 
 def accuracy_table(record: Record) -> pd.DataFrame:
     """Table 4's first rows over ranks 1 to 4: precision of protection (by breadth of the query) and miss rate, here
     by the known truth, in the paper by annotators."""
-    ours = pd.read_csv(record.file("labels", "truth.csv")).set_index("candidates")
+    ours = measured_table(record.file("labels", "truth.csv")).set_index("candidates")
     paper = wt_tables()["table4_audit"]
     wanted = [
         ("precision of protection", "ranks 1-4", "precision", paper["precision_of_protection"]),
