@@ -2,10 +2,10 @@
 
 The key of an artefact is the SHA-256 of the canonical JSON of `{stage, version, config, inputs}`, where the inputs count by their
 own keys; so a key names the whole history of a result. A stage writes into a work directory beside the final place, under a lock;
-when its builder returns, files are hashed and flushed, the manifest is written, and the directory is renamed: under its final
-name an artefact is complete or absent. The work directory of a killed stage keeps its (stable) name and is handed to the next
-attempt, so that a builder may go on from its own partial files; it is thrown away when the code has changed meanwhile.
-Subdirectories called `partial` inside it are never published.
+when its builder returns, files are hashed and flushed, the manifest is written and sealed with its own hash, and the directory is
+renamed: under its final name an artefact is complete or absent. The work directory of a killed stage keeps its (stable) name and
+is handed to the next attempt, so that a builder may go on from its own partial files; it is thrown away when the code has changed
+meanwhile. Subdirectories called `partial` inside it are never published.
 """
 
 from __future__ import annotations
@@ -28,7 +28,9 @@ from vdr.errors import BadInput, DamagedArtefact
 
 __all__ = ["Artefact", "Inputs", "Keyed", "Store", "canonical_json", "load_artefact", "sha256_file", "stable_manifest"]
 
-FORMAT = 1
+# 1 had no seal; such manifests are still read.
+FORMAT = 2
+SEAL = "seal"
 MANIFEST = "manifest.json"
 PARTIAL = "partial"
 CODE = ".code"
@@ -94,7 +96,7 @@ def _fallbacks_since(before: Mapping[str, int]) -> dict[str, dict[str, int]]:
 
 def stable_manifest(manifest: Mapping[str, Any]) -> dict[str, Any]:
     """A manifest without times and memory (and without `timing` and `memory` in its measures): equal for equal runs."""
-    kept = {name: value for name, value in manifest.items() if name not in TIMES}
+    kept = {name: value for name, value in manifest.items() if name not in (*TIMES, SEAL)}
     kept["measures"] = {name: value for name, value in manifest.get("measures", {}).items() if name not in VARYING}
     return kept
 
@@ -243,7 +245,7 @@ class Store:
             "seconds": round(seconds, 3),
             "peak_memory_mb": provenance.peak_memory_mb(),
         }
-        return manifest
+        return {**manifest, SEAL: _seal(manifest)}
 
     def in_work(self) -> list[Path]:
         """Work directories that killed attempts left behind (they are used again by the next attempt)."""
@@ -253,7 +255,7 @@ class Store:
 def load_artefact(path: Path | str, key: str | None = None, *, verify: bool = True) -> Artefact:
     """Open an artefact's directory.
 
-    Raises `DamagedArtefact` when the manifest is missing, unreadable, belongs to another key, does not hash to its own key, or
+    Raises `DamagedArtefact` when the manifest is missing, unreadable, belongs to another key, does not hash to its own key or seal, or
     (with `verify`) when a file's size or SHA-256 differs. Hashes are computed once per file, size and time in a process.
     """
     path = Path(path)
@@ -273,10 +275,19 @@ def load_artefact(path: Path | str, key: str | None = None, *, verify: bool = Tr
         raise DamagedArtefact(f"manifest.json names key {own_key[:16]}, expected {key[:16]}", where=path, todo=todo)
     if hashlib.sha256(canonical_json(described).encode("utf-8")).hexdigest() != own_key:
         raise DamagedArtefact("configuration and inputs in manifest.json do not hash to its key", where=path, todo=todo)
+    if manifest.get("format") not in (1, FORMAT):
+        raise DamagedArtefact(f"manifest.json is of format {manifest.get('format')!r}, known: 1, {FORMAT}", where=path, todo=todo)
+    if manifest["format"] == FORMAT and manifest.get(SEAL) != _seal(manifest):
+        raise DamagedArtefact("manifest.json does not hash to its seal", where=path, todo=todo)
     if verify:
         for name, facts in files.items():
             _verify(path / name, facts, todo)
     return Artefact(stage, own_key, path, manifest)
+
+
+def _seal(manifest: Mapping[str, Any]) -> str:
+    """SHA-256 of everything else in a manifest: measures reach tables, so a changed one must not pass for what was measured."""
+    return hashlib.sha256(canonical_json({name: value for name, value in manifest.items() if name != SEAL}).encode("utf-8")).hexdigest()
 
 
 def _verify(path: Path, facts: Mapping[str, Any], todo: str) -> None:

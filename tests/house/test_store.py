@@ -111,6 +111,29 @@ def test_damage_is_refused_with_file_and_reason(tmp_path: Path, damage: str) -> 
     assert "\n" not in str(caught.value)
 
 
+def test_no_flipped_bit_of_a_manifest_goes_unseen(tmp_path: Path) -> None:
+    artefact = Store(tmp_path).make("corpus", {"seed": 1}, {}, write("abcdef"))
+    file = artefact.path / "manifest.json"
+    whole = file.read_bytes()
+    for position in range(len(whole)):
+        flipped = bytearray(whole)
+        flipped[position] ^= 1 << position % 8
+        file.write_bytes(flipped)
+        with pytest.raises(DamagedArtefact, match=r"manifest\.json"):
+            load_artefact(artefact.path)
+
+
+def test_a_manifest_from_before_the_seal_is_read(tmp_path: Path) -> None:
+    artefact = Store(tmp_path).make("corpus", {"seed": 1}, {}, write("a"))
+    file = artefact.path / "manifest.json"
+    old = {name: value for name, value in json.loads(file.read_text()).items() if name != "seal"}
+    file.write_text(json.dumps(old))
+    with pytest.raises(DamagedArtefact, match="seal"):  # of today's format, and the seal taken off
+        load_artefact(artefact.path)
+    file.write_text(json.dumps({**old, "format": 1}))
+    assert load_artefact(artefact.path).key == artefact.key
+
+
 def test_failure_publishes_nothing_and_keeps_earlier_results(tmp_path: Path) -> None:
     store = Store(tmp_path)
     earlier = store.make("corpus", {"seed": 1}, {}, write("a"))
