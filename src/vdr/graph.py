@@ -54,6 +54,10 @@ class Step:
         """Its artefact, if it is there and whole."""
         return store.find(self.stage, self.config, self.inputs, self.version, label=self.label)
 
+    def whole(self, store: Store) -> bool:
+        """Whether its artefact and every one behind it are there (hashes are checked when one is used)."""
+        return all(store.holds(step.stage, step.key, step.label) for step in order(self))
+
 
 def order(*targets: Step) -> list[Step]:
     """The steps that the targets need, each once (by key), inputs first."""
@@ -74,14 +78,17 @@ def order(*targets: Step) -> list[Step]:
 def make(step: Step, store: Store, *, quiet: bool = False) -> Artefact:
     """The step's artefact, building it and whatever it needs. What is there already is verified and used.
 
-    Raises what `Store.make` raises; finished steps stay.
+    What is missing behind an artefact that is there is made again too: a result without its pedigree could be neither traced nor
+    recorded. Raises what `Store.make` raises; finished steps stay.
     """
     found = step.find(store)
-    if found is not None:
+    if found is not None and step.whole(store):
         return found
     made: dict[str, Any] = {}
     for name, value in step.inputs.items():
         made[name] = make(value, store, quiet=quiet) if isinstance(value, Step) else [make(v, store, quiet=quiet) for v in value]
+    if found is not None:
+        return found
     if not quiet:
         note(f"-- {step.name}")
     artefact = store.make(

@@ -136,7 +136,7 @@ class Study:
     def make_runs(self, table: Table) -> dict[tuple[str, int], Artefact]:
         """Every run of a table: what they share first, then the runs themselves in several processes."""
         wanted = self.run_steps(table)
-        missing = {key: step for key, step in wanted.items() if step.find(self.store) is None}
+        missing = {key: step for key, step in wanted.items() if not step.whole(self.store)}
         own = {step.key for step in order(*missing.values()) if step.stage in ("checkpoint", "vectors", "run")}
         shared = [step for step in order(*missing.values()) if step.key not in own]
         self._make_shared(table, shared)

@@ -128,6 +128,10 @@ class Store:
         path = self._existing(stage, key, label)
         return None if path is None else load_artefact(path, key)
 
+    def holds(self, stage: str, key: str, label: str = "") -> bool:
+        """Whether the artefact of that key is there; what is in it is not looked at."""
+        return self._existing(stage, key, label) is not None
+
     def _existing(self, stage: str, key: str, label: str) -> Path | None:
         named = self.place(stage, key, label)
         if named.is_dir():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -58,6 +59,19 @@ def test_plan_says_what_runs_why_and_how_long_it_took(tmp_path: Path) -> None:
     assert changed[0].seconds is not None  # last time
     assert "these took" in plan_lines(changed)[-1]
     assert plan_lines(changed)[-1].endswith("when last made and 55 B of disk")
+
+
+@pytest.mark.parametrize("gone", ["corpus", "rows", "run"])
+def test_what_was_deleted_behind_a_result_is_made_again_and_only_that(tmp_path: Path, gone: str) -> None:
+    store = Store(tmp_path)
+    first = make(Counting().run, store, quiet=True)
+    shutil.rmtree(tmp_path / gone)
+    study = Counting()
+    assert not study.run.whole(store)
+    again = make(study.run, store, quiet=True)
+    assert study.built == [step.name for step in order(study.run) if step.stage == gone]
+    assert study.run.whole(store)
+    assert again.manifest["files"] == first.manifest["files"]
 
 
 def test_a_plan_on_a_fresh_machine_goes_by_the_recorded_run(tmp_path: Path) -> None:

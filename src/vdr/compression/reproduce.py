@@ -59,7 +59,7 @@ def make_record(profile: Profile, names: list[str]) -> EvRecord:
     store = Store(profile.artefacts)
     found: dict[str, Artefact | None] = {name: make(step, store) for name, step in steps_of(profile, names).items()}
     for name, step in steps_of(profile, [*TABLES, *FIGURES], whole=False).items():
-        found.setdefault(name, step.find(store))
+        found.setdefault(name, step.find(store) if step.whole(store) else None)
     made = {name: artefact for name, artefact in found.items() if artefact is not None}
     scores = {name: artefact for name, artefact in made.items() if name not in (_SERVING, _CASES)}
     behind = {key: item for artefact in made.values() for key, item in upstream(artefact, store.root).items()}
