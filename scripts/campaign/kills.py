@@ -1,0 +1,114 @@
+"""Kills at random moments of every stage; every chain of kills must end in the undisturbed bytes."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import signal
+import time
+
+import pandas as pd
+from bench import LONGEST, STUDY, Bench, Run, Tried
+
+PART = "kills"
+#: name → (who gets it, exit statuses that are as promised)
+WAYS = {
+    "SIGKILL": (signal.SIGKILL, {-9}),
+    "SIGKILL to all its processes": (signal.SIGKILL, {-9}),
+    "SIGTERM": (signal.SIGTERM, {-15, 143}),
+    "Ctrl-C": (signal.SIGINT, {130, -2}),
+}
+#: Chance that a kill is meant for the next stage, and not for one further on: the larger, the more kills a chain has.
+SOON = 0.65
+
+
+def run(bench: Bench) -> None:
+    stages = bench.stages()
+    chain = 1 + len({tried.run for tried in bench.journal() if tried.part == "chains"})
+    while sum(tried.part == PART for tried in bench.journal()) < bench.kills:
+        _chain(bench, f"chain {chain}", stages)
+        chain += 1
+
+
+def _chain(bench: Bench, name: str, stages: list[tuple[int, str, float]]) -> None:
+    place = bench.work / "killed"
+    shutil.rmtree(place, ignore_errors=True)
+    random = bench.random(PART, name)
+    started, count, at = time.monotonic(), 0, 0
+    for number, words in enumerate(STUDY):
+        ahead = [(stage, seconds) for command, stage, seconds in stages if command == number]
+        while True:
+            at = min(int(random.geometric(SOON)) - 1, len(ahead) - 1)
+            target, seconds = ahead[at]
+            wait = random.uniform(0, seconds + 0.5)
+            way = list(WAYS)[random.integers(len(WAYS))]
+            running = Run(place, words)
+            if not _reached(running, target, wait):
+                break
+            count += 1
+            reached = running.stage()
+            _kill(bench, running, way, reached, name)
+            names = [stage for stage, _ in ahead]
+            # What began before the stage that was reached is finished; a target that is cached never begins again.
+            ahead = ahead[names.index(reached) :] if reached in names else ahead
+        if running.wait():
+            happened = f"ended with {running.wait()}: {running.last_line()}"
+            bench.note(Tried("chains", name, words[0], "status 0", happened, False, time.monotonic() - started, name))
+            return
+    wrong = bench.differences(place)
+    wrong += _ratings(place)
+    happened = f"{count} kills, then {'the undisturbed bytes' if not wrong else '; '.join(wrong[:5])}"
+    promised = "the undisturbed bytes, every rating once"
+    bench.note(Tried("chains", name, "all", promised, happened, not wrong, time.monotonic() - started, name))
+
+
+def _reached(running: Run, target: str, wait: float) -> bool:
+    """Wait until the stage began (or one that comes after it did) and `wait` seconds of it have passed; False when the command ended first."""
+    deadline = None
+    limit = time.monotonic() + LONGEST
+    begun = time.monotonic()
+    while running.process.poll() is None and time.monotonic() < limit:
+        now = time.monotonic()
+        if deadline is None and running.stage() == target:
+            deadline = now + wait
+        # A stage that is cached never begins: what runs in its place is killed instead.
+        if (deadline is not None and now >= deadline) or (deadline is None and now > begun + 12 + wait):
+            return True
+        time.sleep(0.01)
+    return False
+
+
+def _kill(bench: Bench, running: Run, way: str, stage: str, chain: str) -> None:
+    number, promised = WAYS[way]
+    at = time.monotonic() - running.started
+    victims = running.processes() if way.endswith("processes") else [running.process.pid]
+    with contextlib.suppress(ProcessLookupError):
+        if way == "Ctrl-C":
+            os.killpg(running.process.pid, number)
+        else:
+            for pid in victims:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, number)
+    try:
+        status: int | str = running.wait(60)
+    except Exception:
+        running.process.kill()
+        status = "still running after 60 s"
+    left = running.left_behind()
+    wrong = [] if status in promised or status == 0 else [f"status {status}"]
+    wrong += [f"{len(left)} processes left behind"] if left else []
+    if "Traceback (most recent call last)" in running.said() and way == "Ctrl-C":
+        wrong.append("a traceback")
+    what = f"{way}, {chain}, {at:.2f} s after the start"
+    happened = ", ".join(wrong) or f"status {status}, nobody left behind"
+    bench.note(Tried(PART, what, stage, f"status {min(promised)}, nobody left behind", happened, not wrong, at, chain))
+
+
+def _ratings(place) -> list[str]:
+    wrong = []
+    for file in (place / "smoke" / "artefacts" / "ratings").glob("*/ratings.parquet"):
+        pairs = pd.read_parquet(file, columns=["row_id", "page_id"])
+        if pairs.duplicated().any():
+            wrong.append(f"{int(pairs.duplicated().sum())} ratings stand twice")
+    return wrong
