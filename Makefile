@@ -13,7 +13,7 @@ PY := $(VENV)/bin/python
 VDR := $(VENV)/bin/vdr
 CHOSEN = --profile $(PROFILE) $(foreach item,$(SET),--set $(item))
 
-.PHONY: help setup test test-fast test-sanitized lint plan verify bench bench-kernels table1 notebooks lab lock containers-lint targets clean-environment
+.PHONY: help setup test test-fast test-sanitized campaign lint plan verify bench bench-kernels table1 notebooks lab lock containers-lint targets clean-environment
 
 help: ## list every target
 	@echo "Targets (PROFILE=mini|smoke|pilot|paper, default $(PROFILE); SET=\"section.field=value …\" changes settings):"
@@ -31,8 +31,11 @@ test-fast: setup ## run the tests that take less than ten seconds each
 test-sanitized: setup ## run the kernels' tests under AddressSanitizer and UBSan, at every instruction level (two minutes)
 	@scripts/test_sanitized.sh
 
+campaign: setup ## try kills, full and closed disks, flipped bits, several writers and bad input (an hour), and write the report
+	@$(PY) scripts/campaign
+
 lint: setup ## check style, types and containers (ruff, mypy, hadolint)
-	@$(VENV)/bin/ruff check src tests
+	@$(VENV)/bin/ruff check src tests scripts
 	@$(VENV)/bin/mypy
 	@$(VENV)/bin/hadolint --config containers/hadolint.yaml containers/*.Dockerfile
 

@@ -1,8 +1,8 @@
 """A campaign against the package: kills, full and closed disks, two writers, flipped bits, bad input.
 
-Everything is done through the public commands, on the profile `smoke`, in outputs of its own, and judged by what a user is promised: the same
-bytes after any interruption, nothing half-written, nobody left behind, one line and a status for what cannot be done. About an hour. What was
-tried is kept in a journal, so a second call goes on where the first ended; the report is written from the journal at the end of each part.
+Everything is done through the public commands, on the profile `smoke`, in outputs of its own, and judged by what a user is promised: the
+same bytes after any interruption, nothing half-written, nobody left behind, one line and a status for what cannot be done. About an hour.
+What was tried is kept in a journal, so a second call goes on where the first ended; the report is written at the end of each part.
 
     make campaign                                         # all of it, report to docs/measured/campaign.md
     python scripts/campaign --only inputs --work /tmp/c   # one part
@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import signal
 import sys
 from pathlib import Path
 
@@ -36,6 +37,8 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0, help="seed of moments, signals, files and bits")
     parser.add_argument("--report", type=Path, default=ROOT / "docs" / "measured" / "campaign.md")
     chosen = parser.parse_args()
+    # A shell that starts this in the background has it ignore Ctrl-C, and every command would inherit that.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     bench = Bench(chosen.work.resolve(), chosen.seed, chosen.kills)
     if disks.INSIDE in os.environ:
         disks.run(bench)

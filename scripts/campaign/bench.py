@@ -38,8 +38,8 @@ MADE_BY = {
     "cases": STUDY[2:],
     "vectors": STUDY[::2],
 }
-#: Tables of times, which no two runs share.
-TIMED = {"ev-table12.csv"}
+#: Tables and artefacts of times, which no two runs share.
+TIMED = {"ev-table12.csv", "serving"}
 LONGEST = 900.0
 
 
@@ -70,6 +70,7 @@ class Run:
         self.log = place.parent / f"{log or place.name}.log"
         place.parent.mkdir(parents=True, exist_ok=True)
         self.started = time.monotonic()
+        self.ended: tuple[str, str] | None = None
         whole = {**os.environ, "VDR_OUTPUTS": str(place), MARK: self.mark, **(environment or {})}
         with self.log.open("wb") as err, self.log.with_suffix(".out").open("wb") as out:
             self.process = subprocess.Popen(
@@ -78,10 +79,13 @@ class Run:
             )  # fmt: skip
 
     def said(self) -> str:
-        return self.log.read_text(encoding="utf-8", errors="replace")
+        """What it has written to stderr."""
+        return self.ended[0] if self.ended else self.log.read_text(encoding="utf-8", errors="replace")
 
     def printed(self) -> str:
-        return self.log.with_suffix(".out").read_text(encoding="utf-8", errors="replace")
+        return (
+            self.ended[1] if self.ended else self.log.with_suffix(".out").read_text(encoding="utf-8", errors="replace")
+        )
 
     def stage(self) -> str:
         """The stage that began last."""
@@ -112,8 +116,9 @@ class Run:
         return alive
 
     def finish(self, seconds: float = LONGEST) -> Run:
-        """This run, after its end."""
+        """This run, after its end; its words are kept, for the next run writes to the same log."""
         self.wait(seconds)
+        self.ended = (self.said(), self.printed())
         return self
 
     def last_line(self) -> str:
@@ -208,7 +213,14 @@ class Bench:
 def results(place: Path) -> dict[str, str]:
     """Path → digest of all that a run is for. Manifests count without times."""
     smoke = place / "smoke"
-    files = [path for path in (smoke / "artefacts").rglob("*") if path.is_file() and not path.name.startswith(".lock-")]
+    kinds = (
+        [kind for kind in (smoke / "artefacts").iterdir() if kind.name not in TIMED]
+        if (smoke / "artefacts").is_dir()
+        else []
+    )
+    files = [
+        path for kind in kinds for path in kind.rglob("*") if path.is_file() and not path.name.startswith(".lock-")
+    ]
     files += [path for path in (smoke / "tables").glob("*.csv") if path.name not in TIMED]
     files += (smoke / "record").rglob("*.trec.gz")
     found = {}

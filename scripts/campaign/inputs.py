@@ -40,9 +40,11 @@ class Bad:
 def run(bench: Bench) -> None:
     done = bench.tried(PART)
     index = bench.work / "index"
-    vectors = sorted((bench.undisturbed / "smoke" / "artefacts" / "vectors").glob("baseline*/v1"))[0]
+    vectors = sorted((bench.undisturbed / "smoke" / "artefacts" / "vectors").glob("baseline*/v1/docvqa"))[0]
     if not index.exists():
-        Run(bench.work / "index-outputs", ("hac", "index", str(vectors), str(index), "-k", "4")).finish()
+        made = Run(bench.work / "index-outputs", ("hac", "index", str(vectors), str(index), "-k", "4")).finish()
+        if made.wait():
+            raise SystemExit(f"no index of page vectors: {made.last_line()}")
     for bad in every():
         if bad.what not in done:
             _try(bench, bad, vectors, index)
@@ -118,8 +120,23 @@ def every() -> Iterator[Bad]:
 
 def words() -> Iterator[Bad]:
     yield Bad(("nosuch",), "No such command 'nosuch'")
-    for command in (("corpus",), ("mine",), ("rate",), ("rows", "N"), ("train", "N"), ("encode", "N"), ("evaluate", "N"), ("table", "table1"),
-                    ("reproduce", "table1"), ("plan", "table1"), ("claims",), ("verify",), ("settings",), ("notebooks",), ("record",)):  # fmt: skip
+    for command in (
+        ("corpus",),
+        ("mine",),
+        ("rate",),
+        ("rows", "N"),
+        ("train", "N"),
+        ("encode", "N"),
+        ("evaluate", "N"),
+        ("table", "table1"),
+        ("reproduce", "table1"),
+        ("plan", "table1"),
+        ("claims",),
+        ("verify",),
+        ("settings",),
+        ("notebooks",),
+        ("record",),
+    ):
         yield Bad((*command, "-p", "tiny"), "unknown profile 'tiny'")
     for command in ("rows", "train", "encode", "evaluate"):
         yield Bad((command, "M", *SMOKE), "unknown arm 'M'")
@@ -144,17 +161,31 @@ def words() -> Iterator[Bad]:
 
 def settings() -> Iterator[Bad]:
     for value, line in (
-        ("learning_rate=0.1", "unknown setting"), ("training.learning_rates=0.1", "unknown setting"), ("training.learning_rate", "="),
-        ("training.learning_rate=", "training.learning_rate"), ("training.learning_rate=fast", "training.learning_rate"),
-        ("training.learning_rate=yes", "YAML"), ("training.learning_rate=-1", "training.learning_rate"),
-        ("training.learning_rate=.nan", "training.learning_rate"), ("training.learning_rate=.inf", "training.learning_rate"),
-        ("training.batch_size=0", "training.batch_size"), ("training.batch_size=2.5", "training.batch_size"),
-        ("training.batch_size=010", "training.batch_size"), ("training.batch_size=1:30", "training.batch_size"),
-        ("seeds=[]", "seeds"), ("seeds=[1,1]", "seeds"), ("seeds=[a]", "seeds"), ("recipe=twice", "recipe"),
-        ("hardware.instructions=avx9", "hardware.instructions"), ("hardware.device=tpu", "hardware.device"),
-        ("hardware.threads=0", "hardware.threads"), ("compression.k=0", "compression.k"), ("audit.annotators=1", "audit.annotators"),
-        ("training.learning_rate={a: 1}", "training.learning_rate"), ("training.learning_rate=[", "training.learning_rate"),
-    ):  # fmt: skip
+        ("learning_rate=0.1", "unknown setting"),
+        ("training.learning_rates=0.1", "unknown setting"),
+        ("training.learning_rate", "="),
+        ("training.learning_rate=", "training.learning_rate"),
+        ("training.learning_rate=fast", "training.learning_rate"),
+        ("training.learning_rate=yes", "YAML"),
+        ("training.learning_rate=-1", "training.learning_rate"),
+        ("training.learning_rate=.nan", "training.learning_rate"),
+        ("training.learning_rate=.inf", "training.learning_rate"),
+        ("training.batch_size=0", "training.batch_size"),
+        ("training.batch_size=2.5", "training.batch_size"),
+        ("training.batch_size=010", "training.batch_size"),
+        ("training.batch_size=1:30", "training.batch_size"),
+        ("seeds=[]", "seeds"),
+        ("seeds=[1,1]", "seeds"),
+        ("seeds=[a]", "seeds"),
+        ("recipe=twice", "recipe"),
+        ("hardware.instructions=avx9", "hardware.instructions"),
+        ("hardware.device=tpu", "hardware.device"),
+        ("hardware.threads=0", "hardware.threads"),
+        ("compression.k=0", "compression.k"),
+        ("audit.annotators=1", "audit.annotators"),
+        ("training.learning_rate={a: 1}", "training.learning_rate"),
+        ("training.learning_rate=[", "training.learning_rate"),
+    ):
         yield Bad(("corpus", *SMOKE, "--set", value), line)
     yield Bad(("corpus", *SMOKE, "--set", "hardware.memory_gb=100000"), "hardware.memory_gb", status=5)
     yield Bad(("corpus", *SMOKE, "--set", "hardware.disk_gb=100000"), "GB free", status=6)
@@ -164,14 +195,24 @@ def settings() -> Iterator[Bad]:
 def profile_files() -> Iterator[Bad]:
     asked = ("corpus", "-p", "{given}/own.yaml")
     for content, line in (
-        ("", "own.yaml"), ("- a\n- b\n", "own.yaml"), ("extends: smoke\nseeds: [0\n", "own.yaml"), ("extends: nosuch\n", "nosuch"),
-        ("extends: smoke\nseed: [0]\n", "seed"), ("extends: smoke\nseeds: none\n", "seeds"), ("extends: smoke\nseeds: [0, 0]\n", "seeds"),
-        ("extends: smoke\ntraining: 3\n", "training"), ("extends: smoke\ntraining:\n  batch_size: yes\n", "batch_size"),
+        ("", "own.yaml"),
+        ("- a\n- b\n", "own.yaml"),
+        ("extends: smoke\nseeds: [0\n", "own.yaml"),
+        ("extends: nosuch\n", "nosuch"),
+        ("extends: smoke\nseed: [0]\n", "seed"),
+        ("extends: smoke\nseeds: none\n", "seeds"),
+        ("extends: smoke\nseeds: [0, 0]\n", "seeds"),
+        ("extends: smoke\ntraining: 3\n", "training"),
+        ("extends: smoke\ntraining:\n  batch_size: yes\n", "batch_size"),
         ("extends: smoke\ntraining:\n  batch_size: 8\n  batch_size: 9\n", "batch_size"),
-        ("extends: smoke\ncorpus:\n  datasets: []\n", "datasets"), ("extends: smoke\ncorpus:\n  sources: {DocVQA: {pages: -1}}\n", "pages"),
-        ("extends: own.yaml\n", "own.yaml"), ("extends: smoke\nmodels: {teacher: 'vdr:nosuch'}\n", "models"), (b"\xff\xfe\x00extends", "own.yaml"),
-        ("extends: smoke\n\ttraining: 1\n", "own.yaml"), ("extends: smoke\ncorpus: {pages: !!python/object:os.system x}\n", "own.yaml"),
-    ):  # fmt: skip
+        ("extends: smoke\ncorpus:\n  datasets: []\n", "datasets"),
+        ("extends: smoke\ncorpus:\n  sources: {DocVQA: {pages: -1}}\n", "pages"),
+        ("extends: own.yaml\n", "own.yaml"),
+        ("extends: smoke\nmodels: {teacher: 'vdr:nosuch'}\n", "models"),
+        (b"\xff\xfe\x00extends", "own.yaml"),
+        ("extends: smoke\n\ttraining: 1\n", "own.yaml"),
+        ("extends: smoke\ncorpus: {pages: !!python/object:os.system x}\n", "own.yaml"),
+    ):
         yield Bad(asked, line, {"own.yaml": content})
     yield Bad(asked, "own.yaml")
     yield Bad(("corpus", "-p", "{given}/pages"), "")
@@ -181,17 +222,32 @@ def own_pages() -> Iterator[Bad]:
     given = ("--pages", "{given}/pages", "--queries", "{given}/queries.csv")
     design = ("audit", "design", "{given}/study", *given, "--without-breadth")
     for content, line in (
-        ("", "queries.csv"), ("query_id\nq1\n", "query"), ("query_id,query\nq1,a\n", "one query alone"),
-        ("query_id,query\nq1,a\nq1,b\n", "stands twice"), ("query_id,query\nq1,a\nq2,\n", "row 2"), ("query_id,query\n,a\nq2,b\n", "row 1"),
-        ("query_id,query,breadth\nq1,a,wide\nq2,b,\n", "breadth 'wide'"), ("query_id,query,labelled_page\nq1,a,no.png\nq2,b,\n", "no.png"),
-        ("query_id,query\nq1,a,b,c\nq2,b\n", "queries.csv"), (b"query_id,query\nq1,\xff\xfe\nq2,b\n", "queries.csv"),
-        ("query_id,query,query\nq1,a,a\nq2,b,b\n", "queries.csv"), (b"query_id,query\nq1,a\x00\nq2,b\n", "queries.csv"),
-    ):  # fmt: skip
+        ("", "queries.csv"),
+        ("query_id\nq1\n", "query"),
+        ("query_id,query\nq1,a\n", "one query alone"),
+        ("query_id,query\nq1,a\nq1,b\n", "stands twice"),
+        ("query_id,query\nq1,a\nq2,\n", "row 2"),
+        ("query_id,query\n,a\nq2,b\n", "row 1"),
+        ("query_id,query,breadth\nq1,a,wide\nq2,b,\n", "breadth 'wide'"),
+        ("query_id,query,labelled_page\nq1,a,no.png\nq2,b,\n", "no.png"),
+        ("query_id,query\nq1,a,b,c\nq2,b\n", "queries.csv"),
+        (b"query_id,query\nq1,\xff\xfe\nq2,b\n", "queries.csv"),
+        ("query_id,query,query\nq1,a,a\nq2,b,b\n", "queries.csv"),
+        (b"query_id,query\nq1,a\x00\nq2,b\n", "queries.csv"),
+    ):
         yield Bad(design, line, {"queries.csv": content})
     rated = (*design, "--ratings", "{given}/ratings.csv")
-    for row, line in (("q1,one.png,2", "score '2'"), ("q1,one.png,high", "score 'high'"), ("q1,one.png,nan", "score 'nan'"),
-                      ("q1,one.png,²", "score"), ("q9,one.png,0.5", "unknown query 'q9'"), ("q1,no.png,0.5", "no.png"),
-                      ("q1,two.png,0.1", "one page twice"), ("q1,one.png,", "score ''"), ("q1,one.png,--5", "score '--5'")):  # fmt: skip
+    for row, line in (
+        ("q1,one.png,2", "score '2'"),
+        ("q1,one.png,high", "score 'high'"),
+        ("q1,one.png,nan", "score 'nan'"),
+        ("q1,one.png,²", "score"),
+        ("q9,one.png,0.5", "unknown query 'q9'"),
+        ("q1,no.png,0.5", "no.png"),
+        ("q1,two.png,0.1", "one page twice"),
+        ("q1,one.png,", "score ''"),
+        ("q1,one.png,--5", "score '--5'"),
+    ):
         yield Bad(rated, line, {"ratings.csv": RATINGS.replace("q1,one.png,0.9", row)})
     yield Bad(("audit", "design", "{given}/pages", *given, "--without-breadth"), "is there already")
     yield Bad(("audit", "design", "{given}/study", "--pages", "{given}/none", *given[2:]), "no such folder")
@@ -213,13 +269,38 @@ def own_pages() -> Iterator[Bad]:
 
 
 def released_judgements() -> Iterator[Bad]:
-    analyse = ("audit", "analyse", "--judgements", "{given}/j.csv", "--pairs", "{given}/p.csv", "--queries", "{given}/q.csv",
-               "--out", "{given}/out", "--scale", "relevance")  # fmt: skip
-    good = {"j.csv": "annotator,query_id,page_id,grade,seconds\na,q1,one,3,5\nb,q1,one,3,5\n",
-            "p.csv": "query_id,page_id,role,rank,score\nq1,one,mined,1,0.5\n", "q.csv": "query_id,query,breadth,hedge\nq1,what,specific,no\n"}  # fmt: skip
-    for name, old, new in (("j.csv", "a,q1,one,3,5", "a,q1,one,7,5"), ("j.csv", "a,q1,one,3,5", "a,q1,two,3,5"), ("j.csv", "a,q1,one,3,5", "a,q1,one,3,soon"),
-                           ("j.csv", "b,q1", "a,q1"), ("p.csv", ",1,0.5", ",--5,0.5"), ("p.csv", ",1,0.5", ",²,0.5"), ("p.csv", ",1,0.5", ",1,1.5"),
-                           ("p.csv", "mined", "mind"), ("q.csv", "specific", "special"), ("q.csv", ",no", ",perhaps"), ("j.csv", "seconds", "second")):  # fmt: skip
+    analyse = (
+        "audit",
+        "analyse",
+        "--judgements",
+        "{given}/j.csv",
+        "--pairs",
+        "{given}/p.csv",
+        "--queries",
+        "{given}/q.csv",
+        "--out",
+        "{given}/out",
+        "--scale",
+        "relevance",
+    )
+    good = {
+        "j.csv": "annotator,query_id,page_id,grade,seconds\na,q1,one,3,5\nb,q1,one,3,5\n",
+        "p.csv": "query_id,page_id,role,rank,score\nq1,one,mined,1,0.5\n",
+        "q.csv": "query_id,query,breadth,hedge\nq1,what,specific,no\n",
+    }
+    for name, old, new in (
+        ("j.csv", "a,q1,one,3,5", "a,q1,one,7,5"),
+        ("j.csv", "a,q1,one,3,5", "a,q1,two,3,5"),
+        ("j.csv", "a,q1,one,3,5", "a,q1,one,3,soon"),
+        ("j.csv", "b,q1", "a,q1"),
+        ("p.csv", ",1,0.5", ",--5,0.5"),
+        ("p.csv", ",1,0.5", ",²,0.5"),
+        ("p.csv", ",1,0.5", ",1,1.5"),
+        ("p.csv", "mined", "mind"),
+        ("q.csv", "specific", "special"),
+        ("q.csv", ",no", ",perhaps"),
+        ("j.csv", "seconds", "second"),
+    ):
         yield Bad(analyse, name, {**good, name: good[name].replace(old, new, 1)})
     for name in good:
         yield Bad(analyse, name, {other: text for other, text in good.items() if other != name})
@@ -228,8 +309,17 @@ def released_judgements() -> Iterator[Bad]:
 
 def page_vectors() -> Iterator[Bad]:
     index = ("hac", "index", "{given}/vectors", "{given}/new")
-    for option, line in ((("-k", "0"), "-k"), (("-d", "0"), "-d"), (("-d", "4096"), "4096"), (("--method", "pca"), "pca"), (("--w-pos", "2"), "w-pos"),
-                         (("--w-pos", "nan"), "w-pos"), (("--storage", "int4"), "int4"), (("--trained", "a,b"), "trained"), (("-k", "many"), "-k")):  # fmt: skip
+    for option, line in (
+        (("-k", "0"), "-k"),
+        (("-d", "0"), "-d"),
+        (("-d", "4096"), "4096"),
+        (("--method", "pca"), "pca"),
+        (("--w-pos", "2"), "w-pos"),
+        (("--w-pos", "nan"), "w-pos"),
+        (("--storage", "int4"), "int4"),
+        (("--trained", "a,b"), "trained"),
+        (("-k", "many"), "-k"),
+    ):
         yield Bad((*index, *option), line)
     yield Bad((*index[:3], "{given}/pages"), "pages")
     yield Bad(("hac", "index", "{given}/none", "{given}/new"), "none", status=3)

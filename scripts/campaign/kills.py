@@ -64,7 +64,7 @@ def _chain(bench: Bench, name: str, stages: list[tuple[int, str, float]]) -> Non
 
 
 def _reached(running: Run, target: str, wait: float) -> bool:
-    """Wait until the stage began (or one that comes after it did) and `wait` seconds of it have passed; False when the command ended first."""
+    """Wait until `wait` seconds of a stage (or of what runs in its place) have passed; False when the command ended first."""
     deadline = None
     limit = time.monotonic() + LONGEST
     begun = time.monotonic()

@@ -22,11 +22,12 @@ ABOUT = {
     "Promised: the signal's own exit status, and no process left behind.",
     "chains": "What every chain of kills ended with. Promised: the undisturbed bytes (every artefact, run file and table; tables of times "
     "left out), and no rating lost or doubled.",
-    "disks": "The kind is deleted from finished outputs on a small disk of their own, which is then read-only, or so full that the kind does not "
-    "fit (at random between nothing and half of it). Promised: status 6 and one line; with room again, the undisturbed bytes.",
-    "writers": "The same command on the same outputs, several times at once. Promised: status 0, or 4 and one line; then the undisturbed bytes.",
-    "flips": "One random bit of one file of each kind of file in each kind of artefact. Promised: `vdr verify` ends with 3 and names the file; "
-    "what is deleted and run again has the undisturbed bytes.",
+    "disks": "The kind is deleted from finished outputs on a small disk of their own, which is then read-only, or so full that the kind "
+    "does not fit (at random between nothing and half of it). Promised: status 6 and one line; with room again, the undisturbed bytes.",
+    "writers": "The same command on the same outputs, several times at once. Promised: status 0, or 4 and one line; then the undisturbed "
+    "bytes.",
+    "flips": "One random bit of one file of each kind of file in each kind of artefact. Promised: `vdr verify` ends with 3 and names the "
+    "file; what is deleted and run again has the undisturbed bytes.",
     "inputs": "Promised: the exit status, one line that says what is wrong, and nothing left behind.",
 }
 
@@ -40,10 +41,10 @@ def write(bench: Bench, file: Path) -> None:
     lines = [
         "# Campaign",
         "",
-        "Written by `make campaign`: kills, disks, writers, flipped bits and bad input, through the public commands, on the profile `smoke`.",
+        "Written by `make campaign`: kills, disks, writers, flipped bits and bad input, through the public commands, on profile `smoke`.",
         "",
-        f"Processor {machine['processor']}, {machine['cores']} cores, {machine['instructions']}; seed {bench.seed}; code {code()['commit'][:9]}; "
-        f"{sum(tried.seconds for tried in bench.journal() if tried.part != 'kills') / 60:.0f} minutes.",
+        f"Processor {machine['processor']}, {machine['cores']} cores, {machine['instructions']}; seed {bench.seed}; "
+        f"code {code()['commit'][:9]}; {sum(tried.seconds for tried in bench.journal() if tried.part != 'kills') / 60:.0f} minutes.",
         "",
         "| part | tried | as promised | not as promised |",
         "|---|---:|---:|---:|",
@@ -76,13 +77,10 @@ def _kills(found: list[Tried]) -> list[str]:
     ]
     for stage in stages:
         of_it = [tried for tried in found if tried.stage == stage]
-        lines.append(
-            f"| {_cell(stage)} | {' | '.join(str(count[stage, way]) for way in ways)} | {sum(t.ok for t in of_it)} of {len(of_it)} |"
-        )
-    lines.append(
-        f"| all | {' | '.join(str(sum(count[stage, way] for stage in stages)) for way in ways)} | {sum(t.ok for t in found)} of {len(found)} |"
-    )
-    return lines
+        numbers = " | ".join(str(count[stage, way]) for way in ways)
+        lines.append(f"| {_cell(stage)} | {numbers} | {sum(t.ok for t in of_it)} of {len(of_it)} |")
+    numbers = " | ".join(str(sum(count[stage, way] for stage in stages)) for way in ways)
+    return [*lines, f"| all | {numbers} | {sum(t.ok for t in found)} of {len(found)} |"]
 
 
 def _rows(found: list[Tried]) -> list[str]:

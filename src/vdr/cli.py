@@ -313,17 +313,14 @@ def main(arguments: list[str] | None = None) -> None:
     except KeyboardInterrupt:
         note("vdr: stopped; the same command goes on from here")
         sys.exit(130)
-    except OSError as error:
-        if error.errno == errno.EPIPE:
-            sys.exit(141)
-        told = explained(error)
-        if told is None:
-            raise
-        note(f"vdr: {told}")
-        sys.exit(told.exit_code)
     except typer.Abort:
         sys.exit(130)
     except Exception as error:
+        if isinstance(error, OSError) and error.errno == errno.EPIPE:
+            sys.exit(141)
+        if (told := explained(error)) is not None:
+            note(f"vdr: {told}")
+            sys.exit(told.exit_code)
         # typer's own usage errors (an unknown option, a missing argument) know how to say themselves in a line
         said = getattr(error, "format_message", None)
         if said is None:

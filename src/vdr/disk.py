@@ -8,6 +8,7 @@ import fcntl
 import functools
 import hashlib
 import os
+import re
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,6 +20,7 @@ __all__ = [
     "exclusive",
     "explained",
     "human_bytes",
+    "refusal",
     "sha256_file",
     "sync_directory",
     "sync_file",
@@ -67,8 +69,20 @@ def exclusive(path: Path, final: Path) -> Iterator[None]:
         # The file stays: removing it would let two later writers lock two different files of one name.
 
 
-def explained(error: OSError, place: Path | str | None = None) -> VdrError | None:
+def refusal(error: BaseException) -> OSError | None:
+    """The operating system's refusal that an error is, or that a library only quotes (safetensors: "… (os error 28)"); else None."""
+    if isinstance(error, OSError):
+        return error
+    quoted = re.search(r"\(os error (\d+)\)", str(error))
+    return None if quoted is None else OSError(int(quoted[1]), os.strerror(int(quoted[1])))
+
+
+def explained(error: BaseException, place: Path | str | None = None) -> VdrError | None:
     """What the operating system refused, as an error that a user can act on; None for anything that may be a defect."""
+    refused = refusal(error)
+    if refused is None:
+        return None
+    error = refused
     where = error.filename if isinstance(error.filename, (str, Path)) else place
     if error.errno in FULL:
         todo = "free some space and repeat: finished artefacts are whole, the broken one is resumed"
@@ -86,7 +100,9 @@ def disk_errors(place: Path) -> Iterator[None]:
     """Turn a full or read-only disk into its one line; other errors pass."""
     try:
         yield
-    except OSError as error:
+    except VdrError:
+        raise
+    except Exception as error:
         told = explained(error, place)
         if told is None:
             raise

@@ -6,12 +6,16 @@ import ctypes
 import errno
 import os
 import re
+import resource
 import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
+from safetensors import SafetensorError
+from safetensors.numpy import save_file
 
 from vdr.disk import disk_errors, explained, writable_or_scratch
 from vdr.errors import BadInput, NoSpace, NotWritable
@@ -33,6 +37,20 @@ def test_what_the_system_refuses_is_told(number: int, kind: type, status: int, t
         raise OSError(number, os.strerror(number), str(tmp_path / "file"))
     assert caught.value.exit_code == status
     assert "\n" not in str(caught.value)
+
+
+def test_a_refusal_that_a_library_only_quotes_is_told_too(tmp_path: Path) -> None:
+    """Regression: safetensors raises an error of its own for a full disk, which ended in a traceback and status 1."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1000, hard))
+    try:
+        with pytest.raises(SafetensorError, match="os error") as quoted:
+            save_file({"x": np.zeros(100_000, np.float32)}, tmp_path / "x.safetensors")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    with pytest.raises(NoSpace, match=str(tmp_path)), disk_errors(tmp_path):
+        raise quoted.value
+    assert explained(ValueError("a header of 28 bytes")) is None
 
 
 def test_what_may_be_a_defect_stays_one(tmp_path: Path) -> None:
@@ -63,7 +81,11 @@ def closed(tmp_path: Path) -> Callable[..., subprocess.CompletedProcess[str]]:
     def run(*words: str) -> subprocess.CompletedProcess[str]:
         command = [sys.executable, "-c", "from vdr.cli import main; main()", *words]
         return subprocess.run(
-            command, env={**os.environ, "VDR_OUTPUTS": str(outputs)}, capture_output=True, text=True, timeout=300,
+            command,
+            env={**os.environ, "VDR_OUTPUTS": str(outputs)},
+            capture_output=True,
+            text=True,
+            timeout=300,
             preexec_fn=_bound_by_modes,
         )
 
