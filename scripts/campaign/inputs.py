@@ -76,7 +76,8 @@ def _try(bench: Bench, bad: Bad, vectors: Path, index: Path) -> None:
         wrong.append(problem)
     elif bad.line not in ran.last_line():
         wrong.append(f"the line does not say {bad.line!r}")
-    if _files(given) != before:
+    # A table of all that is wrong with rows of judgements is said to be there.
+    if [path for path in _files(given) if not path.endswith("out/problems.csv")] != before:
         wrong.append(f"left behind: {sorted(set(_files(given)) ^ set(before))[:3]}")
     if left := [path for path in _files(place) if "/logs/" not in path and "/.lock-" not in path]:
         wrong.append(f"left behind: {left[:3]}")
@@ -151,7 +152,7 @@ def words() -> Iterator[Bad]:
     yield Bad(("table", "table1", "--colour", *SMOKE), "No such option")
     yield Bad(("claims", *SMOKE), "not run")
     yield Bad(("notebooks", *SMOKE), "not run")
-    yield Bad(("record", *SMOKE), "not run")
+    yield Bad(("record", *SMOKE), "no record here")
     yield Bad(("settings", "trainings"), "unknown section 'trainings'")
     yield Bad(("audit", "nosuch"), "No such command")
     yield Bad(("audit", "reproduce", "wt-table5", *SMOKE), "wt-table5")
@@ -187,9 +188,9 @@ def settings() -> Iterator[Bad]:
         ("training.learning_rate=[", "training.learning_rate"),
     ):
         yield Bad(("corpus", *SMOKE, "--set", value), line)
-    yield Bad(("corpus", *SMOKE, "--set", "hardware.memory_gb=100000"), "hardware.memory_gb", status=5)
-    yield Bad(("corpus", *SMOKE, "--set", "hardware.disk_gb=100000"), "GB free", status=6)
-    yield Bad(("corpus", *SMOKE), "", environment={"VDR_OUTPUTS": "/proc/none"}, status=6)
+    yield Bad(("reproduce", "table1", *SMOKE, "--set", "hardware.memory_gb=100000"), "hardware.memory_gb", status=5)
+    yield Bad(("reproduce", "table1", *SMOKE, "--set", "hardware.disk_gb=100000"), "GB free", status=6)
+    yield Bad(("corpus", *SMOKE), "", environment={"VDR_OUTPUTS": "/proc/none"})
 
 
 def profile_files() -> Iterator[Bad]:
@@ -203,17 +204,18 @@ def profile_files() -> Iterator[Bad]:
         ("extends: smoke\nseeds: none\n", "seeds"),
         ("extends: smoke\nseeds: [0, 0]\n", "seeds"),
         ("extends: smoke\ntraining: 3\n", "training"),
-        ("extends: smoke\ntraining:\n  batch_size: yes\n", "batch_size"),
+        ("extends: smoke\ntraining:\n  batch_size: yes\n", "own.yaml:3"),
         ("extends: smoke\ntraining:\n  batch_size: 8\n  batch_size: 9\n", "batch_size"),
         ("extends: smoke\ncorpus:\n  datasets: []\n", "datasets"),
         ("extends: smoke\ncorpus:\n  sources: {DocVQA: {pages: -1}}\n", "pages"),
         ("extends: own.yaml\n", "own.yaml"),
-        ("extends: smoke\nmodels: {teacher: 'vdr:nosuch'}\n", "models"),
         (b"\xff\xfe\x00extends", "own.yaml"),
         ("extends: smoke\n\ttraining: 1\n", "own.yaml"),
         ("extends: smoke\ncorpus: {pages: !!python/object:os.system x}\n", "own.yaml"),
     ):
         yield Bad(asked, line, {"own.yaml": content})
+    weights = "extends: smoke\nmodels: {teacher: 'vdr:nosuch'}\n"
+    yield Bad(("rate", *asked[1:]), "vdr:nosuch", {"own.yaml": weights})
     yield Bad(asked, "own.yaml")
     yield Bad(("corpus", "-p", "{given}/pages"), "")
 
@@ -329,6 +331,6 @@ def page_vectors() -> Iterator[Bad]:
     yield Bad(("hac", "search", "{given}/index", "{given}/none"), "none", status=3)
     yield Bad(("hac", "export", "{given}/index", "{given}/new", "--to", "pinecone"), "pinecone")
     yield Bad(("hac", "export", "{given}/index", "{given}/queries.csv"), "queries.csv")
-    yield Bad(("hac", "info", "{given}/pages"), "pages", status=3)
+    yield Bad(("hac", "info", "{given}/pages"), "there is no index")
     yield Bad(("hac", "payload", "-k", "8"), "-d")
     yield Bad(("hac", "payload", "-k", "8", "-d", "x"), "-d")

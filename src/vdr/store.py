@@ -174,7 +174,10 @@ class Store:
         final = self.place(stage, key, label)
         work = final.parent / f".tmp-{key[:16]}"
         with disk_errors(final.parent):
-            final.parent.mkdir(parents=True, exist_ok=True)
+            try:
+                final.parent.mkdir(parents=True, exist_ok=True)
+            except FileNotFoundError as error:  # with all parents made, only a file system that makes no folders says so
+                raise BadInput("no folder can be made here", where=final.parent, todo="set VDR_OUTPUTS to another place") from error
             with exclusive(final.parent / f".lock-{key[:16]}", final):
                 again = self.find(stage, config, inputs, version, label=label)
                 if again is not None:  # the other writer finished between our look and our lock
@@ -216,6 +219,8 @@ class Store:
             build(work, measures)
         except Exception as error:
             error.add_note(f"while building {stage} {label or key[:16]} in {work}")
+            if isinstance(error, BadInput) and not any(path.is_file() for path in work.rglob("*") if path.name != CODE):
+                shutil.rmtree(work)  # refused before anything was done: there is nothing to go on from
             raise
         seconds = time.perf_counter() - clock
         for left in (work / MANIFEST, work / CODE):  # a manifest is there when a process died between its two last steps

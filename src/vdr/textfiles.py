@@ -22,10 +22,11 @@ _REAL = re.compile(r"[-+]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][-+]?[0-9]+)?", re.AS
 
 
 def text_of(path: Path, what: str = "file") -> str:
-    """The text of a UTF-8 file. Raises `BadInput` naming the path when it is missing, a folder, unreadable or not UTF-8."""
+    """The text of a UTF-8 file. Raises `BadInput` naming the path when it is missing, a folder, unreadable, not UTF-8 or not
+    text."""
     path = Path(path)
     try:
-        return path.read_text(encoding="utf-8-sig")
+        text = path.read_text(encoding="utf-8-sig")
     except FileNotFoundError:
         raise BadInput(f"no such {what}", where=path) from None
     except IsADirectoryError:
@@ -34,6 +35,9 @@ def text_of(path: Path, what: str = "file") -> str:
         raise BadInput(f"not UTF-8 text (byte {error.start})", where=path, todo="save it as UTF-8") from None
     except (OSError, ValueError) as error:  # ValueError: a null byte in the name
         raise BadInput(f"cannot be read ({getattr(error, 'strerror', None) or error})", where=path) from None
+    if "\0" in text:
+        raise BadInput(f"not text: a null byte in line {text[: text.index(chr(0))].count(chr(10)) + 1}", where=path)
+    return text
 
 
 def text_table(path: Path, columns: Sequence[str], *, what: str = "CSV file") -> pd.DataFrame:

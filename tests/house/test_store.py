@@ -149,6 +149,28 @@ def test_failure_publishes_nothing_and_keeps_earlier_results(tmp_path: Path) -> 
     assert [item.key for item in store.artefacts("corpus")] == [earlier.key]
 
 
+def test_what_is_refused_before_anything_was_done_leaves_nothing(tmp_path: Path) -> None:
+    """Regression: a corpus with a bad setting left a half-made folder behind; what was done before stays, to go on from."""
+
+    def refused(out: Path, measures: dict) -> None:
+        raise BadInput("bad on purpose")
+
+    def stopped(out: Path, measures: dict) -> None:
+        (out / "partial" / "half.txt").write_text("half")
+        raise BadInput("bad on purpose")
+
+    for build, left in ((refused, []), (stopped, ["half.txt"])):
+        with pytest.raises(BadInput):
+            Store(tmp_path).make("corpus", {}, {}, build)
+        assert [path.name for path in tmp_path.rglob("*") if path.is_file() and not path.name.startswith(".")] == left
+
+
+@pytest.mark.skipif(not Path("/proc/self").exists(), reason="no file system here that makes no folders")
+def test_outputs_where_no_folder_can_be_made_are_one_line() -> None:
+    with pytest.raises(BadInput, match="no folder can be made here; set VDR_OUTPUTS"):
+        Store(Path("/proc/none")).make("corpus", {}, {}, write("a"))
+
+
 def test_a_stage_that_writes_nothing_is_refused(tmp_path: Path) -> None:
     with pytest.raises(BadInput, match="wrote nothing"):
         Store(tmp_path).make("corpus", {}, {}, lambda out, measures: None)
@@ -266,11 +288,15 @@ def test_full_disk_is_one_clear_error_and_nothing_half_written(
     assert store.make("corpus", {"seed": 2}, {}, write("b")).measures["length"] == 1
 
 
-@pytest.mark.skipif(os.geteuid() != 0 or not Path("/proc/mounts").exists(), reason="mounting a small disk needs root on Linux")
+@pytest.mark.skipif(
+    os.geteuid() != 0 or not Path("/proc/mounts").exists(), reason="mounting a small disk needs root on Linux"
+)
 def test_really_full_disk(tmp_path: Path) -> None:
     disk = tmp_path / "disk"
     disk.mkdir()
-    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=256k", "vdr-test", str(disk)], capture_output=True, text=True)
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=256k", "vdr-test", str(disk)], capture_output=True, text=True
+    )
     if mounted.returncode != 0:
         pytest.skip(f"no mounts here: {mounted.stderr.strip()}")
     try:

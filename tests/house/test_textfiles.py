@@ -34,6 +34,7 @@ def test_any_text_comes_back(tmp_path_factory: pytest.TempPathFactory, cells: li
         (None, "no such CSV file"),
         ("folder", "this is a folder, a CSV file is needed"),
         (b"\xff\xfe", r"not UTF-8 text \(byte 0\)"),
+        (b"id,text\n1,a\x00b\n", "not text: a null byte in line 2"),
         (b"", "an empty CSV file; columns: id, text"),
         (b"id\n1\n", "no column 'text'"),
         (b"id,id,text\n1,2,3\n", "column 'id' stands twice"),

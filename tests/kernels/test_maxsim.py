@@ -14,6 +14,9 @@ from vdr.kernels.maxsim import maxsim, maxsim_search, maxsim_search_widths, unit
 
 FAST = settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
+#: (query's type, page's type): what pages are stored in, and bf16 on both sides, which a processor may multiply itself.
+KINDS = [(torch.float32, torch.float32), (torch.float32, torch.bfloat16), (torch.float32, torch.float16), (torch.bfloat16, torch.bfloat16)]
+
 
 def draw(seed: int, *shape: int) -> torch.Tensor:
     return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
@@ -152,10 +155,11 @@ def test_every_block_of_lanes_and_rows(path, lq):
     for lp in (1, 2, 3, 4, 5, 6, 7, 8, 9, 12, 13, 16, 17, 31, 33, 100):
         q, p = draw(lq, lq, 24), draw(lp, lp + 5, 24)
         qo, po = [0, lq // 2, lq], [0, 5, 5 + lp]
-        for kind in (torch.float32, torch.bfloat16, torch.float16):
-            stored = p.to(kind)
-            got, want = maxsim_search(q, qo, stored, po), reference.maxsim_search(q.numpy(), qo, stored.float().numpy(), po)
-            np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-4, err_msg=f"{lp} page vectors, {kind}")
+        for asked, kind in KINDS:
+            query, stored = q.to(asked), p.to(kind)
+            got = maxsim_search(query, qo, stored, po)
+            want = reference.maxsim_search(query.float().numpy(), qo, stored.float().numpy(), po)
+            np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-4, err_msg=f"{lp} page vectors, {asked}, {kind}")
 
 
 @pytest.mark.parametrize("d", [1, 2, 7, 8, 9, 15, 16, 17, 31, 33, 63, 64, 65, 128, 171, 200, 683, 1025])
@@ -164,11 +168,23 @@ def test_every_width_and_strip(path, d):
     strip = max(24, 16 * 1024 // 4 // d // 24 * 24)
     for lp in {1, 23, 25, *(strip + more for more in (-1, 0, 1) if strip < 600)}:
         q, p = draw(d, 5, d), draw(lp, lp, d)
-        for kind in (torch.float32, torch.bfloat16, torch.float16):
-            stored = p.to(kind)
-            got = maxsim_search(q, [0, 2, 5], stored, [0, lp])
-            want = reference.maxsim_search(q.numpy(), [0, 2, 5], stored.float().numpy(), [0, lp])
-            np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-4, err_msg=f"{lp} page vectors, {kind}")
+        for asked, kind in KINDS:
+            query, stored = q.to(asked), p.to(kind)
+            got = maxsim_search(query, [0, 2, 5], stored, [0, lp])
+            want = reference.maxsim_search(query.float().numpy(), [0, 2, 5], stored.float().numpy(), [0, lp])
+            np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-4, err_msg=f"{lp} page vectors, {asked}, {kind}")
+
+
+def test_bf16_pages_chosen_and_bad_values_by_the_processors_own_products(path):
+    q, p = draw(0, 21, 33).bfloat16(), draw(1, 60, 33).bfloat16()
+    p[25, 32], p[45, 0] = torch.nan, torch.inf
+    qo, po = [0, 9, 21], [0, 20, 40, 60]
+    got = maxsim_search(q, qo, p, po, pages=[2, 0])
+    assert torch.equal(got.nan_to_num(7, 8, 9), maxsim_search(q, qo, p, po)[:, [2, 0]].nan_to_num(7, 8, 9))
+    whole = maxsim_search(q, qo, p, po)
+    assert whole[:, 1].isnan().all()
+    assert not whole[:, 2].isfinite().any()
+    np.testing.assert_allclose(whole[:, 0], reference.maxsim_search(q.float().numpy(), qo, p.float().numpy(), po)[:, 0], rtol=1e-5)
 
 
 def test_some_pages_alone_in_the_order_given(path):

@@ -15,25 +15,33 @@ from vdr.kernels import native
 from vdr.kernels.native import pointer
 
 KINDS = {torch.float32: 0, torch.bfloat16: 1, torch.float16: 2}
+#: bf16 against bf16 by the processor's own products, where the library has them (`vdr_pairs`).
+PAIRS = 3
 #: Below this many multiply-adds a call stays in one thread: waking another costs about 50 µs.
 SINGLE = 4_000_000
 
 
 class Lanes:
-    """Query vectors [T, D] transposed into blocks of lanes; owns the memory that the C pointers refer to."""
+    """Query vectors [T, D] transposed into blocks of lanes; owns the memory that the C pointers refer to.
 
-    def __init__(self, q: torch.Tensor) -> None:
+    ``pairs``: bf16 vectors stay bf16, two neighbouring columns in each lane.
+    """
+
+    def __init__(self, q: torch.Tensor, *, pairs: bool = False) -> None:
         library = native.library()
         assert library is not None
         vl = library.vdr_lanes()
         q32 = q.detach().float()
         self.q = q32 if q32.is_contiguous() else q32.contiguous()
         total, width = self.q.shape
+        columns = q.detach() if pairs else self.q
+        if pairs:  # [T, ceil(D / 2)] of 32 bits
+            columns = torch.nn.functional.pad(columns, (0, width % 2)).contiguous().view(torch.int32)
         self.blocks = []
         for start in range(0, total, 3 * vl):
             rows = min(3 * vl, total - start)
-            block = torch.zeros(width, -(-rows // (vl // 2)) * (vl // 2))
-            block[:, :rows] = self.q[start:start + rows].T
+            block = torch.zeros(columns.shape[1], -(-rows // (vl // 2)) * (vl // 2), dtype=columns.dtype)
+            block[:, :rows] = columns[start:start + rows].T
             self.blocks.append(block)
         self.table = (ctypes.c_void_p * max(1, len(self.blocks)))(*[block.data_ptr() for block in self.blocks])
 
@@ -47,7 +55,7 @@ def pages_of(p: torch.Tensor) -> torch.Tensor:
 def score(lanes: Lanes, qo: np.ndarray, p: torch.Tensor, po: np.ndarray, first: int, last: int, scores: np.ndarray, *,
           weight: torch.Tensor | None = None, mask: torch.Tensor | None = None, widths: list[int] | None = None,
           inverse: np.ndarray | None = None, mean: bool = False, at: torch.Tensor | None = None,
-          ends: np.ndarray | None = None) -> None:
+          ends: np.ndarray | None = None, pairs: bool = False) -> None:
     """Fill ``scores [W, nq, last - first]`` (a view with unit last stride) and ``at [T, last - first]``.
 
     Page j is rows ``po[j]:po[j + 1]``, or ``po[j]:ends[j]``.
@@ -58,7 +66,7 @@ def score(lanes: Lanes, qo: np.ndarray, p: torch.Tensor, po: np.ndarray, first: 
     long = ctypes.c_int64
     failed = library.vdr_maxsim(
         lanes.table, long(len(lanes.q)), pointer(weight), pointer(qo), long(len(qo) - 1),
-        pointer(p), KINDS[p.dtype], long(p.shape[-1]), pointer(po), pointer(po[1:] if ends is None else ends),
+        pointer(p), PAIRS if pairs else KINDS[p.dtype], long(p.shape[-1]), pointer(po), pointer(po[1:] if ends is None else ends),
         long(first), long(last), pointer(mask),
         len(ladder), pointer(ladder), int(widths is not None), pointer(inverse), int(mean),
         pointer(scores), long(scores.strides[0] // 4), long(scores.strides[1] // 4),
@@ -82,7 +90,11 @@ def parts(po: np.ndarray, work_per_row: int) -> list[tuple[int, int]]:
 def search(q: torch.Tensor, qo: np.ndarray, p: torch.Tensor, po: np.ndarray, widths: list[int] | None,
            chosen: np.ndarray | None = None) -> np.ndarray:
     """Ragged search → [W, queries, pages]; W = 1 without widths; ``chosen`` pages alone if given, none of them copied."""
-    lanes, pages = Lanes(q), pages_of(p)
+    library = native.library()
+    assert library is not None
+    # Only where nothing has to be rounded for it: both sides are bf16 already.
+    pairs = bool(widths is None and q.dtype == p.dtype == torch.bfloat16 and library.vdr_pairs())
+    lanes, pages = Lanes(q, pairs=pairs), pages_of(p)
     inverse = None
     if widths is not None:
         norms = lanes.q.square().cumsum(1)[:, [w - 1 for w in widths]].sqrt()
@@ -92,7 +104,8 @@ def search(q: torch.Tensor, qo: np.ndarray, p: torch.Tensor, po: np.ndarray, wid
     out = np.empty((1 if widths is None else len(widths), len(qo) - 1, len(starts)), dtype=np.float32)
 
     def fill(part: tuple[int, int]) -> None:
-        score(lanes, qo, pages, starts, *part, out[:, :, part[0]:], widths=widths, inverse=inverse, ends=ends)
+        score(lanes, qo, pages, starts, *part, out[:, :, part[0]:], widths=widths, inverse=inverse, ends=ends,
+              pairs=pairs)
 
     native.run(fill, parts(reach, len(q) * q.shape[1]))
     out[:, np.diff(qo) == 0] = 0.0

@@ -13,9 +13,9 @@ __all__ = ["wrong_answer"]
 
 #: Around every tile of Ward's matrix: register pairs of 16 and 32 floats, rows that end inside one.
 WARD_SIZES = (2, 15, 17, 31, 33, 47, 49)
-#: Query vectors around half a register, a register and a block of three; page vectors around the row groups of 4, 6 and 8.
+#: Query vectors around half a register, a register and a block of three; page vectors around the row groups of 4 to 12.
 LANES = (1, 4, 5, 9, 16, 25, 49)
-ROWS = (1, 4, 7, 25)
+ROWS = (1, 4, 7, 13, 25)
 
 
 def wrong_answer(library: ctypes.CDLL) -> str | None:
@@ -31,6 +31,8 @@ def wrong_answer(library: ctypes.CDLL) -> str | None:
             said, twin = _maxsim(library, q, p), (q.astype(np.float64) @ p.T.astype(np.float64)).max(1).sum()
             if not abs(said - twin) <= 1e-4 * max(1.0, abs(twin)):
                 return f"MaxSim of {queries} query and {rows} page vectors is not its twin's"
+            if library.vdr_pairs() and not abs(_maxsim(library, q, p, pairs=True) - _rounded_twin(q, p)) <= 1e-4 * max(1.0, abs(twin)):
+                return f"MaxSim of {queries} query and {rows} page vectors in bf16 is not its twin's"
     return None
 
 
@@ -61,8 +63,20 @@ def _ward_twin(x: np.ndarray) -> np.ndarray:
     return np.sort(np.array(heights)).astype(np.float32)
 
 
-def _maxsim(library: ctypes.CDLL, q: np.ndarray, p: np.ndarray) -> float:
-    lanes = library.vdr_lanes()
+def _rounded(x: np.ndarray) -> np.ndarray:
+    """The upper halves of fp32 numbers: bf16, as uint16."""
+    return (np.ascontiguousarray(x).view(np.uint32) >> 16).astype(np.uint16)
+
+
+def _rounded_twin(q: np.ndarray, p: np.ndarray) -> float:
+    q, p = ((_rounded(x).astype(np.uint32) << 16).view(np.float32).astype(np.float64) for x in (q, p))
+    return float((q @ p.T).max(1).sum())
+
+
+def _maxsim(library: ctypes.CDLL, q: np.ndarray, p: np.ndarray, *, pairs: bool = False) -> float:
+    lanes, width, kind = library.vdr_lanes(), np.array([q.shape[1]], np.int32), 3 if pairs else 0
+    if pairs:
+        p, q = _rounded(p), _rounded(q).view(np.float32)
     blocks = []
     for start in range(0, len(q), 3 * lanes):
         part = q[start : start + 3 * lanes]
@@ -71,10 +85,10 @@ def _maxsim(library: ctypes.CDLL, q: np.ndarray, p: np.ndarray) -> float:
         blocks.append(block)
     table = (ctypes.c_void_p * len(blocks))(*[block.ctypes.data for block in blocks])
     long, none = ctypes.c_int64, ctypes.c_void_p(None)
-    qo, po, width = np.array([0, len(q)], np.int64), np.array([0, len(p)], np.int64), np.array([q.shape[1]], np.int32)
+    qo, po = np.array([0, len(q)], np.int64), np.array([0, len(p)], np.int64)
     score = np.full((1, 1, 1), np.nan, np.float32)
     library.vdr_maxsim(
-        table, long(len(q)), none, _at(qo), long(1), _at(p), 0, long(p.shape[1]), _at(po), _at(po[1:]), long(0), long(1), none,
+        table, long(len(q)), none, _at(qo), long(1), _at(p), kind, long(p.shape[1]), _at(po), _at(po[1:]), long(0), long(1), none,
         1, _at(width), 0, none, 0, _at(score), long(1), long(1), none, long(0),
     )  # fmt: skip
     return float(score[0, 0, 0])

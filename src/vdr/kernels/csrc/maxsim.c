@@ -12,7 +12,7 @@
 
 #include "vec.h"
 
-enum { F32 = 0, BF16 = 1, F16 = 2 };
+enum { F32 = 0, BF16 = 1, F16 = 2, PAIRS = 3 };
 enum { STRIP = 16 * 1024, AHEAD = 8 * 1024, CHUNK = 16 };
 
 int vdr_lanes(void) { return VL; }
@@ -82,14 +82,14 @@ static void widen(float *to, const void *from, int64_t n, int kind) {
                     hf t = {0};                                                                                        \
                     _Pragma("GCC unroll 4") for (int v = 0; v < NV; v++) u[v] = *(const vf *)(x + v * VL);             \
                     if (H) t = *(const hf *)(x + NV * VL);                                                             \
-                    _Pragma("GCC unroll 8") for (int a = 0; a < NR; a++) {                                             \
+                    _Pragma("GCC unroll 16") for (int a = 0; a < NR; a++) {                                             \
                         const vf y = splat(r[a] + k);                                                                  \
                         _Pragma("GCC unroll 4") for (int v = 0; v < NV; v++) acc[a][v] += u[v] * y;                    \
                         if (H) half[a] += t * low_half(y);                                                             \
                     }                                                                                                  \
                 }                                                                                                      \
             }                                                                                                          \
-            _Pragma("GCC unroll 8") for (int a = 0; a < NR; a++) {                                                     \
+            _Pragma("GCC unroll 16") for (int a = 0; a < NR; a++) {                                                     \
                 const float s = inv ? inv[a][w] : 1.0f;                                                                \
                 const int32_t n = id[a];                                                                               \
                 _Pragma("GCC unroll 4") for (int v = 0; v < NV; v++) {                                                 \
@@ -103,24 +103,106 @@ static void widen(float *to, const void *from, int64_t n, int kind) {
             }                                                                                                          \
         }                                                                                                              \
     }
+#ifdef __AVX512BF16__
+/* The same for bf16 rows of one width as they lie: the processor multiplies pairs of bf16 exactly and adds them in fp32 (VDPBF16PS),
+ * two products a lane. q holds, for every two columns, one pair a lane; an odd last column stands beside a zero. */
+#define PAIR_GROUP(name, NV, H, NR)                                                                                    \
+    static void name(const float *const *row, const int32_t *id, const float *q, int nw, const int32_t *width,         \
+                     const float *const *inv, const char *next, int ahead, float *best, int32_t *bad, int32_t *at) {   \
+        enum { LANES = NV * VL + H * VL / 2 };                                                                         \
+        __m512 acc[NR][NV + 1];                                                                                        \
+        __m256 half[NR];                                                                                               \
+        const char *r[NR];                                                                                             \
+        for (int a = 0; a < NR; a++) {                                                                                 \
+            r[a] = (const char *)row[a];                                                                               \
+            for (int v = 0; v < NV; v++) acc[a][v] = _mm512_setzero_ps();                                              \
+            half[a] = _mm256_setzero_ps();                                                                             \
+        }                                                                                                              \
+        const int pairs = width[0] / 2;                                                                                \
+        for (int k = 0; k <= pairs;) {                                                                                 \
+            const int whole = k < pairs, stop = !whole ? k + 1 : k + CHUNK / 2 < pairs ? k + CHUNK / 2 : pairs;        \
+            if (!whole && width[0] % 2 == 0) break;                                                                    \
+            for (int a = 0; a < ahead; a++, next += 64) __builtin_prefetch(next, 0, 3);                                \
+            for (; k < stop; k++) {                                                                                    \
+                const float *x = q + (size_t)k * LANES;                                                                \
+                __m512 u[NV + 1];                                                                                      \
+                __m256 t = _mm256_setzero_ps();                                                                        \
+                _Pragma("GCC unroll 4") for (int v = 0; v < NV; v++) u[v] = _mm512_loadu_ps(x + v * VL);               \
+                if (H) t = _mm256_loadu_ps(x + NV * VL);                                                               \
+                _Pragma("GCC unroll 16") for (int a = 0; a < NR; a++) {                                                \
+                    int32_t pair;                                                                                      \
+                    if (whole) {                                                                                       \
+                        memcpy(&pair, r[a] + 4 * k, 4);                                                                \
+                    } else {                                                                                           \
+                        uint16_t last;                                                                                 \
+                        memcpy(&last, r[a] + 4 * k, 2);                                                                \
+                        pair = last;                                                                                   \
+                    }                                                                                                  \
+                    const __m512i y = _mm512_set1_epi32(pair);                                                         \
+                    _Pragma("GCC unroll 4") for (int v = 0; v < NV; v++) acc[a][v] =                                   \
+                        _mm512_dpbf16_ps(acc[a][v], (__m512bh)u[v], (__m512bh)y);                                      \
+                    if (H) half[a] = _mm256_dpbf16_ps(half[a], (__m256bh)t, (__m256bh)_mm512_castsi512_si256(y));      \
+                }                                                                                                      \
+            }                                                                                                          \
+        }                                                                                                              \
+        _Pragma("GCC unroll 16") for (int a = 0; a < NR; a++) {                                                        \
+            const int32_t n = id[a];                                                                                   \
+            _Pragma("GCC unroll 4") for (int v = 0; v < NV; v++) {                                                     \
+                const vf y = (vf)acc[a][v];                                                                            \
+                FOLD(vf, vi, y, best + v * VL, bad + v * VL, at ? at + v * VL : 0, n);                                 \
+            }                                                                                                          \
+            if (H) {                                                                                                   \
+                const hf y = (hf)half[a];                                                                              \
+                FOLD(hf, hi, y, best + NV * VL, bad + NV * VL, at ? at + NV * VL : 0, n);                              \
+            }                                                                                                          \
+        }                                                                                                              \
+    }
+PAIR_GROUP(pairs_1, 0, 1, 12)
+PAIR_GROUP(pairs_2, 1, 0, 12)
+PAIR_GROUP(pairs_3, 1, 1, 8)
+PAIR_GROUP(pairs_4, 2, 0, 8)
+PAIR_GROUP(pairs_5, 2, 1, 8)
+PAIR_GROUP(pairs_6, 3, 0, 8)
+#endif
+int vdr_pairs(void) {
+#ifdef __AVX512BF16__
+    return 1;
+#else
+    return 0;
+#endif
+}
+
 typedef void Group(const float *const *, const int32_t *, const float *, int, const int32_t *, const float *const *,
                    const char *, int, float *, int32_t *, int32_t *);
-GROUP(group_1, 0, 1, 8)
-GROUP(group_2, 1, 0, 8)
-GROUP(group_3, 1, 1, 6)
-GROUP(group_4, 2, 0, 6)
-GROUP(group_5, 2, 1, 4)
-GROUP(group_6, 3, 0, 4)
-/* By half vectors of lanes: 1..6. */
+/* By half vectors of lanes, 1..6: as many rows as 16 registers hold, or 32. Each divides 24, the step of a strip. */
+#if VL == 16
+enum { R12 = 12, R34 = 12, R56 = 8 };
+#else
+enum { R12 = 8, R34 = 6, R56 = 4 };
+#endif
+GROUP(group_1, 0, 1, R12)
+GROUP(group_2, 1, 0, R12)
+GROUP(group_3, 1, 1, R34)
+GROUP(group_4, 2, 0, R34)
+GROUP(group_5, 2, 1, R56)
+GROUP(group_6, 3, 0, R56)
 static Group *const groups[7] = {0, group_1, group_2, group_3, group_4, group_5, group_6};
-static const int rows_of[7] = {0, 8, 8, 6, 6, 4, 4};
+static const int rows_of[7] = {0, R12, R12, R34, R34, R56, R56};
+#ifdef __AVX512BF16__
+static Group *const pair_groups[7] = {0, pairs_1, pairs_2, pairs_3, pairs_4, pairs_5, pairs_6};
+static const int pair_rows[7] = {0, 12, 12, 8, 8, 8, 8};
+#else
+static Group *const *const pair_groups = groups;
+static const int *const pair_rows = rows_of;
+#endif
 enum { HALF = VL / 2, BLOCK = 3 * VL };
 
 static inline int halves(int64_t left) { return left >= BLOCK ? 6 : (int)((left + HALF - 1) / HALF); }
 
 /* queries: blocks of BLOCK lanes, the last rounded up to half vectors; qt[b] holds D*lanes floats, transposed.
  * weight[t] is 1 for query vectors that count, 0 otherwise; query i owns lanes qo[i]..qo[i+1].
- * pages: rows po[j]..pe[j] of `pages` (kind F32|BF16|F16, width `stride` elements), those with mask 0 left out.
+ * pages: rows po[j]..pe[j] of `pages` (kind F32|BF16|F16, width `stride` elements), those with mask 0 left out. Kind PAIRS, where
+ *        vdr_pairs() says so: bf16 rows against bf16 queries, one width, no `unit`; qt[b] holds pairs of bf16, (D+1)/2*lanes of them.
  * widths: nw nested widths, the last <= stride; with `unit` rows and queries are divided by the norm of each prefix
  *         (1/norm of query vectors in qinv [nw][T]; zero rows stay zero).
  * scores[w][i][j - first] at w*sw + i*si + (j - first); at[t][j - first], the winning row within the page, if not NULL.
@@ -136,8 +218,10 @@ int vdr_maxsim(const float *const *qt, int64_t T, const float *weight, const int
     if (strip < 24) strip = 24;
     float *wide = malloc(strip * D * 4 + 64), *norms = malloc(strip * nw * 4 + 64);
     float *best = malloc((size_t)nw * lanes * 4 + 64);
-    int32_t *bad = malloc((size_t)nw * lanes * 4 + 64), *win = malloc(lanes * 4 + 64), *id = malloc((strip + 8) * 4);
-    const float **row = malloc((strip + 8) * sizeof(float *)), **inv = malloc((strip + 8) * sizeof(float *));
+    int32_t *bad = malloc((size_t)nw * lanes * 4 + 64), *win = malloc(lanes * 4 + 64), *id = malloc((strip + 12) * 4);
+    const float **row = malloc((strip + 12) * sizeof(float *)), **inv = malloc((strip + 12) * sizeof(float *));
+    Group *const *const group = kind == PAIRS ? pair_groups : groups;
+    const int *const rows = kind == PAIRS ? pair_rows : rows_of;
     int failed = !wide || !norms || !best || !bad || !win || !id || !row || !inv;
     for (int64_t j = first; j < last && !failed; j++) {
         for (int64_t i = 0; i < nw * lanes; i++) best[i] = -INFINITY;
@@ -150,7 +234,7 @@ int vdr_maxsim(const float *const *qt, int64_t T, const float *weight, const int
                 if (mask && !mask[r]) continue;
                 const char *source = (const char *)pages + (size_t)r * stride * size;
                 id[n] = (int32_t)(r - po[j]);
-                if (kind == F32) {
+                if (kind == F32 || kind == PAIRS) {
                     row[n] = (const float *)source;
                 } else {
                     row[n] = wide + (size_t)n * D;
@@ -167,19 +251,19 @@ int vdr_maxsim(const float *const *qt, int64_t T, const float *weight, const int
                 n++;
             }
             if (!n) continue;
-            for (int a = 0; a < 8; a++) { /* repeating the last row fills the last group and changes no maximum */
+            for (int a = 0; a < 12; a++) { /* repeating the last row fills the last group and changes no maximum */
                 row[n + a] = row[n - 1];
                 inv[n + a] = unit ? inv[n - 1] : 0;
                 id[n + a] = id[n - 1];
             }
             for (int64_t b = 0; b < blocks; b++) {
-                const int h = halves(T - b * BLOCK), step = rows_of[h];
+                const int h = halves(T - b * BLOCK), step = rows[h];
                 float *bb = best + (size_t)b * nw * BLOCK;
                 int32_t *nn = bad + (size_t)b * nw * BLOCK, *ww = at ? win + b * BLOCK : 0;
                 for (int a = 0; a < n; a += step) {
                     /* the memory is asked for the rows of a later group, little by little, while this one is computed */
                     const char *next = (const char *)pages + (size_t)(r - n + a) * stride * size + AHEAD;
-                    groups[h](row + a, id + a, qt[b], nw, width, unit ? inv + a : 0, next,
+                    group[h](row + a, id + a, qt[b], nw, width, unit ? inv + a : 0, next,
                               b == 0 && !mask ? step * size / 4 : 0, bb, nn, ww);
                 }
             }
