@@ -1,9 +1,10 @@
 """Kernels against their peers: parity asserted first, then both timed in turn, in one process, on the same arrays.
 
 Each work adds one row a peer to benchmarks/results/kernels.json: {work, ours_ms, peer, peer_ms, ratio, limit_ms, parity,
-hardware, …}. Times are medians of interleaved repetitions; wall clock decides, and CPU seconds (all threads) stand beside it,
-because on a shared machine wall clock also measures the neighbours. `limit_ms` is what this machine's own arithmetic or memory
-speed, measured in the same run, would allow for the work.
+hardware, …}, one set of rows for each instruction level (`VDR_INSTRUCTIONS`), to which both sides keep: at the declared level torch
+and NumPy are held to it too, at `native` everybody uses all that the processor has. Times are medians of interleaved
+repetitions; wall clock decides, and CPU seconds (all threads) stand beside it, because on a shared machine wall clock also
+measures the neighbours. `limit_ms` is what this machine's own arithmetic or memory speed, measured in the same run, would allow.
 
     benchmarks/run_kernels.sh [WORK ...] [--missing] [--plots]
 """
@@ -21,13 +22,21 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from vdr import instructions  # isort: skip  (before NumPy and torch load)
+
 import numpy as np
 import torch
 
 HERE = Path(__file__).resolve().parent
 RESULTS = HERE / "results" / "kernels.json"
+#: bf16: where the processor multiplies bf16 itself, torch's matmul uses it as well.
+BF16_GOALS = {True: 3.0, False: 4.0}
 GOALS = {"maxsim_fp32": 3.0, "maxsim_bf16": 4.0, "ward": 4.0, "ward_vs_colpali": 40.0, "hac_search": 10.0,
          "train_head_memory": 10.0, "metrics": 1.0}
+
+#: Works whose goal is held against some of the peers that stand beside it.
+GOAL_PEERS = {"ward": ["scipy"], "metrics": ["ranx"]}
+UNKNOWN = "level not noted"
 
 Timing = dict[str, Any]
 
@@ -59,7 +68,8 @@ def hardware() -> dict[str, Any]:
         name = next((line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), name)
         flags = next((line for line in lines if line.startswith("flags")), "")
         name += " (" + ", ".join(f for f in ("avx2", "avx512f", "avx512_bf16", "amx_bf16") if f" {f} " in f"{flags} ") + ")"
-    return {"processor": name, "cores": len(os.sched_getaffinity(0)), "load_1min": round(os.getloadavg()[0], 1),
+    return {"processor": name, "instructions": instructions.in_force(), "cores": len(os.sched_getaffinity(0)),
+            "load_1min": round(os.getloadavg()[0], 1),
             "torch": torch.__version__, "numpy": np.__version__, "threads": os.environ["OMP_NUM_THREADS"],
             "date": time.strftime("%Y-%m-%d")}
 
@@ -85,7 +95,7 @@ def machine_limits() -> dict[str, float]:
 
 def row(work: str, peer: str, ours: Timing, theirs: Timing, parity: str, limit_ms: float | None, **more: Any) -> dict[str, Any]:
     return {"work": work, "ours_ms": ours["ms"], "peer": peer, "peer_ms": theirs["ms"], "ratio": theirs["ms"] / ours["ms"],
-            "limit_ms": limit_ms, "parity": parity, "hardware": hardware(), "goal_ratio": GOALS.get(work),
+            "limit_ms": limit_ms, "parity": parity, "hardware": hardware(), "goal_ratio": more.pop("goal_ratio", GOALS.get(work)),
             "cpu_ratio": theirs["cpu_ms"] / ours["cpu_ms"] if ours["cpu_ms"] > 0 else None, "ours": ours, "theirs": theirs, **more}
 
 
@@ -127,13 +137,14 @@ def maxsim_fp32() -> list[dict[str, Any]]:
 
 
 def maxsim_bf16() -> list[dict[str, Any]]:
-    """The same in bf16 storage; our products are formed and summed in fp32."""
+    """Query and pages in bf16; products are summed in fp32, and formed by the processor itself where the level has that (`vdr_pairs`)."""
+    from vdr.kernels import native
     from vdr.kernels.maxsim import maxsim_search
 
     q, p = unit(LQ, D), unit(PAGES * LP, D, seed=1)
     qb, pb = q.bfloat16(), p.bfloat16()
     offsets = np.arange(PAGES + 1) * LP
-    ours = lambda: maxsim_search(q, [0, LQ], pb, offsets)[0]  # noqa: E731
+    ours = lambda: maxsim_search(qb, [0, LQ], pb, offsets)[0]  # noqa: E731
     peers = {
         "torch bf16 matmul": lambda: (pb @ qb.T).view(PAGES, LP, LQ).amax(1).float().sum(1),
         "torch bf16 einsum": lambda: torch.einsum("qd,npd->nqp", qb, pb.view(PAGES, LP, D)).amax(2).float().sum(1),
@@ -141,7 +152,7 @@ def maxsim_bf16() -> list[dict[str, Any]]:
     exact = maxsim_search(q, [0, LQ], p, offsets)[0]
     got = ours()
     error = float((got - exact).abs().max())
-    same = torch.equal(got.topk(10).indices, maxsim_search(q, [0, LQ], pb.float(), offsets)[0].topk(10).indices)
+    same = torch.equal(got.topk(10).indices, maxsim_search(qb.float(), [0, LQ], pb.float(), offsets)[0].topk(10).indices)
     # against unrounded pages the order may only change where scores lie closer than the rounding
     cut = exact.topk(10).values[-1]
     assert error <= 1e-2, error
@@ -151,9 +162,12 @@ def maxsim_bf16() -> list[dict[str, Any]]:
     times = interleaved({"ours": ours, **peers}, 3, budget_s=30)
     limits, work = machine_limits(), 2 * LQ * D * LP * PAGES
     limit = max(work / limits["gflops"] / 1e6, p.numel() * 2 / limits["gbytes"] / 1e6)
-    return [row("maxsim_bf16", name, times["ours"], times[name],
-                f"score error against fp32 pages {error:.1e}; top 10 of the same bf16 pages identical; of fp32 pages {overlap}/10",
-                limit, **limits) for name in peers]
+    library = native.library()
+    assert library is not None
+    own_products = bool(library.vdr_pairs())
+    parity = f"score error against fp32 {error:.1e}; top 10 as by fp32 products of the same vectors; of fp32 vectors {overlap}/10"
+    return [row("maxsim_bf16", name, times["ours"], times[name], parity, limit, own_products=own_products,
+                goal_ratio=BF16_GOALS[own_products], **limits) for name in peers]
 
 
 # -- Ward --------------------------------------------------------------------------------------------------------------
@@ -378,8 +392,17 @@ def note(rows: list[dict[str, Any]]) -> str:
     """The results as Markdown: a table, then every goal with whether it is met, by how much, and what limits it."""
     lines = ["# Kernels against their peers", "",
              "Written by `benchmarks/run_kernels.sh`. Medians of interleaved repetitions in one process, parity asserted first.",
-             "`CPU ratio` compares processor seconds of all threads: on a machine with other work it is the fairer figure.", "",
-             "| work | peer | ours (ms) | peer (ms) | ratio | CPU ratio | limit (ms) | load | parity |",
+             "`CPU ratio` compares processor seconds of all threads: on a machine with other work it is the fairer figure.",
+             "At a declared level our kernels, NumPy and torch are held to it; at `native` all use what the processor has.",
+             "For `train_head_memory` the ratio is of memory above inputs and gradients; its time ratio stands in the JSON file."]
+    for level in dict.fromkeys(r["hardware"].get("instructions", UNKNOWN) for r in rows):
+        lines += ["", f"## {level}", "", *_level([r for r in rows if r["hardware"].get("instructions", UNKNOWN) == level])]
+    return "\n".join(lines) + "\n"
+
+
+def _level(rows: list[dict[str, Any]]) -> list[str]:
+    """One instruction level: its rows, its goals, its machine."""
+    lines = ["| work | peer | ours (ms) | peer (ms) | ratio | CPU ratio | limit (ms) | load | parity |",
              "|---|---|---:|---:|---:|---:|---:|---:|---|"]
     for r in rows:
         limit = f"{r['limit_ms']:.1f}" if r["limit_ms"] else ""
@@ -387,26 +410,21 @@ def note(rows: list[dict[str, Any]]) -> str:
         cells = [r["work"], r["peer"], f"{r['ours_ms']:.2f}", f"{r['peer_ms']:.2f}", f"{r['ratio']:.1f}", cpu, limit,
                  str(r["hardware"]["load_1min"]), r["parity"]]
         lines.append("| " + " | ".join(cells) + " |")
-    lines += ["", "For `train_head_memory` the ratio is of memory above inputs and gradients; its time ratio stands in the JSON file.", ""]
-    for work, goal in GOALS.items():
-        own = [r for r in rows if r["work"] == work]
-        if work == "ward":
-            own = [r for r in own if r["peer"] == "scipy"]
-        if work == "metrics":
-            own = [r for r in own if r["peer"] == "ranx"]
+    lines.append("")
+    for work in GOALS:
+        own = [r for r in rows if r["work"] == work and r["peer"] in GOAL_PEERS.get(work, [r["peer"]])]
         if not own:
             continue
         worst = min(own, key=lambda r: r["ratio"])
+        goal = worst["goal_ratio"]
         verdict = "met" if worst["ratio"] >= goal else f"missed by a factor of {goal / worst['ratio']:.2f}"
         text = f"- **{work}**: goal {goal:g}×, {worst['ratio']:.2f}× against {worst['peer']}: {verdict}."
         if worst["limit_ms"]:
             text += (f" We stand at {worst['ours_ms'] / worst['limit_ms']:.2f} times this machine's limit of {worst['limit_ms']:.1f} ms"
                      f" ({worst.get('limit_kind') or worst.get('limit_note') or 'memory or arithmetic'}).")
         lines.append(text)
-    processor = rows[-1]["hardware"] if rows else {}
-    lines += ["", f"Machine: {processor.get('processor')}, {processor.get('cores')} cores, torch {processor.get('torch')}, "
-              f"{processor.get('date')}."]
-    return "\n".join(lines) + "\n"
+    machine = rows[-1]["hardware"]
+    return [*lines, "", f"Machine: {machine['processor']}, {machine['cores']} cores, torch {machine['torch']}, {machine['date']}."]
 
 
 def main() -> None:
@@ -431,8 +449,13 @@ def main() -> None:
 
     if native.library() is None:
         sys.exit("bench_kernels: no C compiler, the native kernels cannot be measured")
+    level = instructions.in_force()
     known = json.loads(RESULTS.read_text()) if RESULTS.exists() else []
-    wanted = given.works or [name for name in WORKS if not (given.missing and any(r.get("asked") == name for r in known))]
+    # Rows of other levels stay; those from before levels were noted go.
+    known = [r for r in known if "instructions" in r["hardware"]]
+    there = {(r["hardware"]["instructions"], r["asked"]) for r in known}
+    wanted = given.works or [name for name in WORKS if not (given.missing and (level, name) in there)]
+    print(f"instruction level {level}", flush=True)
     for name in wanted:
         began = time.perf_counter()
         rows = WORKS[name]()
@@ -441,9 +464,9 @@ def main() -> None:
             print(f"{made['work']:20} {made['peer']:42} ours {made['ours_ms']:9.2f} ms   peer {made['peer_ms']:9.2f} ms   "
                   f"ratio {made['ratio']:6.2f}   limit {made['limit_ms'] or float('nan'):7.2f} ms", flush=True)
         print(f"   {name}: {time.perf_counter() - began:.0f} s", flush=True)
-        known = [r for r in known if r.get("asked") != name] + rows
+        known = [r for r in known if (r["hardware"]["instructions"], r["asked"]) != (level, name)] + rows
         order = list(WORKS)
-        known.sort(key=lambda r: order.index(r["asked"]))
+        known.sort(key=lambda r: (r["hardware"]["instructions"] == instructions.NATIVE, order.index(r["asked"])))
         RESULTS.parent.mkdir(exist_ok=True)
         scratch = RESULTS.with_suffix(".new")
         scratch.write_text(json.dumps(known, indent=1, sort_keys=True) + "\n")

@@ -316,8 +316,8 @@ def page_vectors() -> Iterator[Bad]:
         (("-d", "0"), "-d"),
         (("-d", "4096"), "4096"),
         (("--method", "pca"), "pca"),
-        (("--w-pos", "2"), "w-pos"),
-        (("--w-pos", "nan"), "w-pos"),
+        (("--w-pos", "2"), "w_pos"),
+        (("--w-pos", "nan"), "w_pos"),
         (("--storage", "int4"), "int4"),
         (("--trained", "a,b"), "trained"),
         (("-k", "many"), "-k"),
@@ -325,9 +325,9 @@ def page_vectors() -> Iterator[Bad]:
         yield Bad((*index, *option), line)
     yield Bad((*index[:3], "{given}/pages"), "pages")
     yield Bad(("hac", "index", "{given}/none", "{given}/new"), "none", status=3)
-    yield Bad(index, "ids.json", {"vectors/ids.json": "{"}, status=3)
+    yield Bad(index, "vectors cannot be read", {"vectors/ids.json": "{"}, status=3)
     yield Bad(("hac", "search", "{given}/index", "{given}/vectors", "--depth", "0"), "--depth")
-    yield Bad(("hac", "search", "{given}/none", "{given}/vectors"), "none", status=3)
+    yield Bad(("hac", "search", "{given}/none", "{given}/vectors"), "there is no index")
     yield Bad(("hac", "search", "{given}/index", "{given}/none"), "none", status=3)
     yield Bad(("hac", "export", "{given}/index", "{given}/new", "--to", "pinecone"), "pinecone")
     yield Bad(("hac", "export", "{given}/index", "{given}/queries.csv"), "queries.csv")

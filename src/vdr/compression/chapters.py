@@ -104,9 +104,10 @@ def kernel_table() -> pd.DataFrame:
     rows: list[dict[str, Any]] = []
     for row in json.loads(_results("kernels.json").read_text(encoding="utf-8")):
         limit = row["limit_ms"]
-        rows.append({"work": row["work"], "peer": row["peer"], "ours (ms)": round(row["ours_ms"], 2), "peer (ms)": round(row["peer_ms"], 2),
-                     "ratio": round(row["ratio"], 2), "goal": row["goal_ratio"] or "", "ours / limit": round(row["ours_ms"] / limit, 2)
-                     if limit else "", "parity": row["parity"]})
+        level = {"level": row["hardware"]["instructions"]} if "instructions" in row["hardware"] else {}
+        rows.append({**level, "work": row["work"], "peer": row["peer"], "ours (ms)": round(row["ours_ms"], 2),
+                     "peer (ms)": round(row["peer_ms"], 2), "ratio": round(row["ratio"], 2), "goal": row["goal_ratio"] or "",
+                     "ours / limit": round(row["ours_ms"] / limit, 2) if limit else "", "parity": row["parity"]})
     return pd.DataFrame(rows)
 
 
