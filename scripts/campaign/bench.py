@@ -19,6 +19,7 @@ from pathlib import Path
 
 import numpy as np
 
+from vdr.provenance import source_hash
 from vdr.store import stable_manifest
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -139,6 +140,13 @@ class Bench:
     def __init__(self, work: Path, seed: int, kills: int) -> None:
         self.work, self.seed, self.kills = work, seed, kills
         work.mkdir(parents=True, exist_ok=True)
+        # Manifests name the code, so what other code made differs from what this makes.
+        stamp = work / "code"
+        if stamp.exists() and stamp.read_text(encoding="utf-8") != source_hash():
+            raise SystemExit(
+                f"{work}: a campaign of other code was begun here; delete it, or name another place with --work"
+            )
+        stamp.write_text(source_hash(), encoding="utf-8")
 
     def random(self, *names: object) -> np.random.Generator:
         digest = hashlib.sha256(":".join(map(str, (self.seed, *names))).encode()).digest()

@@ -215,7 +215,7 @@ def profile_files() -> Iterator[Bad]:
     ):
         yield Bad(asked, line, {"own.yaml": content})
     weights = "extends: smoke\nmodels: {teacher: 'vdr:nosuch'}\n"
-    yield Bad(("rate", *asked[1:]), "vdr:nosuch", {"own.yaml": weights})
+    yield Bad(("rate", *asked[1:]), "no weights 'nosuch'", {"own.yaml": weights})
     yield Bad(asked, "own.yaml")
     yield Bad(("corpus", "-p", "{given}/pages"), "")
 
