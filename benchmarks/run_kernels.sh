@@ -5,7 +5,9 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 python=$(benchmarks/prepare_peers.sh "${VENV:-.venv}/bin/python" | tail -n 1)
 export PYTHONPATH="src${PYTHONPATH:+:$PYTHONPATH}"
-# The declared level and all that this processor has; VDR_INSTRUCTIONS chooses one of them.
-for level in ${VDR_INSTRUCTIONS:-x86-64-v3 native}; do
+# The declared level and all that this processor has; VDR_INSTRUCTIONS chooses one of them. Scaling is drawn at the declared one.
+levels=${VDR_INSTRUCTIONS:-x86-64-v3 native}
+[[ " $* " == *" --plots "* ]] && levels=${VDR_INSTRUCTIONS:-x86-64-v3}
+for level in $levels; do
   VDR_INSTRUCTIONS=$level "$python" benchmarks/bench_kernels.py "$@"
 done

@@ -60,9 +60,7 @@ def _on(bench: Bench, kind: str, disk: Path) -> None:
     started = time.monotonic()
     subprocess.run(["mount", "-o", "remount,ro", str(disk)], check=True)
     refused = _run(bench, commands[0], place)
-    subprocess.run(
-        ["mount", "-o", f"remount,rw,size={2 * size_of(bench.undisturbed) + (64 << 20)}", str(disk)], check=True
-    )
+    subprocess.run(["mount", "-o", "remount,rw", str(disk)], check=True)
     _note(bench, f"read-only, {kind}", refused, [], started)
 
     started = time.monotonic()

@@ -69,7 +69,7 @@ def _flip(bench: Bench, place: Path, kind: str, ending: str, file: Path) -> None
 
 
 def _mend(bench: Bench, place: Path, kind: str) -> None:
-    """What comes after needs it: refused, deleted as the line says, made again. What nobody needs again is left alone."""
+    """Where a command reads it: refused. Then deleted, as the line says, and made again."""
     started = time.monotonic()
     root = place / "smoke" / "artefacts" / kind
     folder = sorted(path.parent for path in root.glob("*/manifest.json"))[0]
@@ -80,7 +80,6 @@ def _mend(bench: Bench, place: Path, kind: str) -> None:
     ]
     file = files[bench.random(PART, kind, "mended").integers(len(files))]
     _toggle(file, file.stat().st_size // 2, 0)
-    # What was made from it is deleted, so that it is needed; tables are made anew by themselves.
     commands = MADE_BY.get(kind, STUDY[:1])
     refused = [Run(place, words).finish() for words in commands]
     said = next((run for run in refused if run.wait()), None)

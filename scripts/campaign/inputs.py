@@ -88,17 +88,16 @@ def _try(bench: Bench, bad: Bad, vectors: Path, index: Path) -> None:
         .replace(str(bench.work) + os.sep, "")
     )
     happened = f"status {status}: {line[:180]}" + "".join(f" — NOT AS PROMISED: {one}" for one in wrong)
-    started = ran.started
     promised = f"status {bad.status}, one line with {bad.line!r}, nothing left behind"
     bench.note(
         Tried(
             PART,
             bad.what,
-            bad.words[0] if bad.words else "vdr",
+            bad.words[0],
             promised,
             happened,
             not wrong,
-            time.monotonic() - started,
+            time.monotonic() - ran.started,
         )
     )
     if wrong:

@@ -6,18 +6,20 @@ import contextlib
 import os
 import shutil
 import signal
+import subprocess
 import time
+from pathlib import Path
 
 import pandas as pd
 from bench import LONGEST, STUDY, Bench, Run, Tried
 
 PART = "kills"
-#: name → (who gets it, exit statuses that are as promised)
+#: name → (signal, exit statuses that are as promised, the usual one first)
 WAYS = {
-    "SIGKILL": (signal.SIGKILL, {-9}),
-    "SIGKILL to all its processes": (signal.SIGKILL, {-9}),
-    "SIGTERM": (signal.SIGTERM, {-15, 143}),
-    "Ctrl-C": (signal.SIGINT, {130, -2}),
+    "SIGKILL": (signal.SIGKILL, (-9,)),
+    "SIGKILL to all its processes": (signal.SIGKILL, (-9,)),
+    "SIGTERM": (signal.SIGTERM, (-15, 143)),
+    "Ctrl-C": (signal.SIGINT, (130, -2)),
 }
 #: Chance that a kill is meant for the next stage, and not for one further on: the larger, the more kills a chain has.
 SOON = 0.65
@@ -82,17 +84,14 @@ def _reached(running: Run, target: str, wait: float) -> bool:
 def _kill(bench: Bench, running: Run, way: str, stage: str, chain: str) -> None:
     number, promised = WAYS[way]
     at = time.monotonic() - running.started
-    victims = running.processes() if way.endswith("processes") else [running.process.pid]
-    with contextlib.suppress(ProcessLookupError):
-        if way == "Ctrl-C":
-            os.killpg(running.process.pid, number)
-        else:
-            for pid in victims:
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(pid, number)
+    # A terminal sends Ctrl-C to the whole group.
+    send = os.killpg if way == "Ctrl-C" else os.kill
+    for pid in running.processes() if way.endswith("processes") else [running.process.pid]:
+        with contextlib.suppress(ProcessLookupError):
+            send(pid, number)
     try:
         status: int | str = running.wait(60)
-    except Exception:
+    except subprocess.TimeoutExpired:
         running.process.kill()
         status = "still running after 60 s"
     left = running.left_behind()
@@ -102,10 +101,10 @@ def _kill(bench: Bench, running: Run, way: str, stage: str, chain: str) -> None:
         wrong.append("a traceback")
     what = f"{way}, {chain}, {at:.2f} s after the start"
     happened = ", ".join(wrong) or f"status {status}, nobody left behind"
-    bench.note(Tried(PART, what, stage, f"status {min(promised)}, nobody left behind", happened, not wrong, at, chain))
+    bench.note(Tried(PART, what, stage, f"status {promised[0]}, nobody left behind", happened, not wrong, at, chain))
 
 
-def _ratings(place) -> list[str]:
+def _ratings(place: Path) -> list[str]:
     wrong = []
     for file in (place / "smoke" / "artefacts" / "ratings").glob("*/ratings.parquet"):
         pairs = pd.read_parquet(file, columns=["row_id", "page_id"])

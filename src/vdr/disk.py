@@ -20,7 +20,6 @@ __all__ = [
     "exclusive",
     "explained",
     "human_bytes",
-    "refusal",
     "sha256_file",
     "sync_directory",
     "sync_file",
@@ -69,7 +68,7 @@ def exclusive(path: Path, final: Path) -> Iterator[None]:
         # The file stays: removing it would let two later writers lock two different files of one name.
 
 
-def refusal(error: BaseException) -> OSError | None:
+def _refusal(error: BaseException) -> OSError | None:
     """The operating system's refusal that an error is, or that a library only quotes (safetensors: "… (os error 28)"); else None."""
     if isinstance(error, OSError):
         return error
@@ -79,19 +78,18 @@ def refusal(error: BaseException) -> OSError | None:
 
 def explained(error: BaseException, place: Path | str | None = None) -> VdrError | None:
     """What the operating system refused, as an error that a user can act on; None for anything that may be a defect."""
-    refused = refusal(error)
+    refused = _refusal(error)
     if refused is None:
         return None
-    error = refused
-    where = error.filename if isinstance(error.filename, (str, Path)) else place
-    if error.errno in FULL:
+    where = refused.filename if isinstance(refused.filename, (str, Path)) else place
+    if refused.errno in FULL:
         todo = "free some space and repeat: finished artefacts are whole, the broken one is resumed"
-        return NoSpace(f"the disk is full ({error.strerror})", where=place or where, todo=todo)
-    if error.errno in FORBIDDEN and where is not None:
+        return NoSpace(f"the disk is full ({refused.strerror})", where=place or where, todo=todo)
+    if refused.errno in FORBIDDEN and where is not None:
         todo = "make it readable and writable, or set VDR_OUTPUTS to a place that is"
-        return NotWritable(f"this place is closed to this process ({error.strerror})", where=where, todo=todo)
-    if error.errno in NO_SUCH_PLACE and where is not None:
-        return BadInput(f"no such place can be opened ({error.strerror})", where=where)
+        return NotWritable(f"this place is closed to this process ({refused.strerror})", where=where, todo=todo)
+    if refused.errno in NO_SUCH_PLACE and where is not None:
+        return BadInput(f"no such place can be opened ({refused.strerror})", where=where)
     return None
 
 

@@ -81,11 +81,7 @@ def closed(tmp_path: Path) -> Callable[..., subprocess.CompletedProcess[str]]:
     def run(*words: str) -> subprocess.CompletedProcess[str]:
         command = [sys.executable, "-c", "from vdr.cli import main; main()", *words]
         return subprocess.run(
-            command,
-            env={**os.environ, "VDR_OUTPUTS": str(outputs)},
-            capture_output=True,
-            text=True,
-            timeout=300,
+            command, env={**os.environ, "VDR_OUTPUTS": str(outputs)}, capture_output=True, text=True, timeout=300,
             preexec_fn=_bound_by_modes,
         )
 

@@ -288,15 +288,11 @@ def test_full_disk_is_one_clear_error_and_nothing_half_written(
     assert store.make("corpus", {"seed": 2}, {}, write("b")).measures["length"] == 1
 
 
-@pytest.mark.skipif(
-    os.geteuid() != 0 or not Path("/proc/mounts").exists(), reason="mounting a small disk needs root on Linux"
-)
+@pytest.mark.skipif(os.geteuid() != 0 or not Path("/proc/mounts").exists(), reason="mounting a small disk needs root on Linux")
 def test_really_full_disk(tmp_path: Path) -> None:
     disk = tmp_path / "disk"
     disk.mkdir()
-    mounted = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=256k", "vdr-test", str(disk)], capture_output=True, text=True
-    )
+    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=256k", "vdr-test", str(disk)], capture_output=True, text=True)
     if mounted.returncode != 0:
         pytest.skip(f"no mounts here: {mounted.stderr.strip()}")
     try:

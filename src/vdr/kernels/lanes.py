@@ -15,8 +15,6 @@ from vdr.kernels import native
 from vdr.kernels.native import pointer
 
 KINDS = {torch.float32: 0, torch.bfloat16: 1, torch.float16: 2}
-#: bf16 against bf16 by the processor's own products, where the library has them (`vdr_pairs`).
-PAIRS = 3
 #: Below this many multiply-adds a call stays in one thread: waking another costs about 50 µs.
 SINGLE = 4_000_000
 
@@ -66,7 +64,7 @@ def score(lanes: Lanes, qo: np.ndarray, p: torch.Tensor, po: np.ndarray, first: 
     long = ctypes.c_int64
     failed = library.vdr_maxsim(
         lanes.table, long(len(lanes.q)), pointer(weight), pointer(qo), long(len(qo) - 1),
-        pointer(p), PAIRS if pairs else KINDS[p.dtype], long(p.shape[-1]), pointer(po), pointer(po[1:] if ends is None else ends),
+        pointer(p), native.PAIRS if pairs else KINDS[p.dtype], long(p.shape[-1]), pointer(po), pointer(po[1:] if ends is None else ends),
         long(first), long(last), pointer(mask),
         len(ladder), pointer(ladder), int(widths is not None), pointer(inverse), int(mean),
         pointer(scores), long(scores.strides[0] // 4), long(scores.strides[1] // 4),

@@ -33,6 +33,8 @@ log = logging.getLogger(__name__)
 
 SOURCES = sorted((Path(__file__).parent / "csrc").glob("*.c"))
 HEADERS = sorted((Path(__file__).parent / "csrc").glob("*.h"))
+#: Kind of pages in `csrc/maxsim.c`: bf16 against bf16 by the processor's own products, where the library has them (`vdr_pairs`).
+PAIRS = 3
 #: No -ffast-math: NaN, infinity and the order of additions are part of the contract.
 FLAGS = ("-O3", "-std=gnu11", "-fPIC", "-shared", "-fno-math-errno", "-fno-trapping-math", "-ffp-contract=fast", "-w")
 

@@ -9,6 +9,8 @@ import ctypes
 
 import numpy as np
 
+from vdr.kernels.native import PAIRS
+
 __all__ = ["wrong_answer"]
 
 #: Around every tile of Ward's matrix: register pairs of 16 and 32 floats, rows that end inside one.
@@ -31,7 +33,7 @@ def wrong_answer(library: ctypes.CDLL) -> str | None:
             said, twin = _maxsim(library, q, p), (q.astype(np.float64) @ p.T.astype(np.float64)).max(1).sum()
             if not abs(said - twin) <= 1e-4 * max(1.0, abs(twin)):
                 return f"MaxSim of {queries} query and {rows} page vectors is not its twin's"
-            if library.vdr_pairs() and not abs(_maxsim(library, q, p, pairs=True) - _rounded_twin(q, p)) <= 1e-4 * max(1.0, abs(twin)):
+            if library.vdr_pairs() and not abs(_maxsim(library, q, p, pairs=True) - _bf16_twin(q, p)) <= 1e-4 * max(1.0, abs(twin)):
                 return f"MaxSim of {queries} query and {rows} page vectors in bf16 is not its twin's"
     return None
 
@@ -63,20 +65,20 @@ def _ward_twin(x: np.ndarray) -> np.ndarray:
     return np.sort(np.array(heights)).astype(np.float32)
 
 
-def _rounded(x: np.ndarray) -> np.ndarray:
+def _bf16(x: np.ndarray) -> np.ndarray:
     """The upper halves of fp32 numbers: bf16, as uint16."""
     return (np.ascontiguousarray(x).view(np.uint32) >> 16).astype(np.uint16)
 
 
-def _rounded_twin(q: np.ndarray, p: np.ndarray) -> float:
-    q, p = ((_rounded(x).astype(np.uint32) << 16).view(np.float32).astype(np.float64) for x in (q, p))
+def _bf16_twin(q: np.ndarray, p: np.ndarray) -> float:
+    q, p = ((_bf16(x).astype(np.uint32) << 16).view(np.float32).astype(np.float64) for x in (q, p))
     return float((q @ p.T).max(1).sum())
 
 
 def _maxsim(library: ctypes.CDLL, q: np.ndarray, p: np.ndarray, *, pairs: bool = False) -> float:
-    lanes, width, kind = library.vdr_lanes(), np.array([q.shape[1]], np.int32), 3 if pairs else 0
+    lanes, width, kind = library.vdr_lanes(), np.array([q.shape[1]], np.int32), PAIRS if pairs else 0
     if pairs:
-        p, q = _rounded(p), _rounded(q).view(np.float32)
+        p, q = _bf16(p), _bf16(q).view(np.float32)
     blocks = []
     for start in range(0, len(q), 3 * lanes):
         part = q[start : start + 3 * lanes]
