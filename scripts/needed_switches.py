@@ -6,7 +6,7 @@ verdict printed: the recorded bytes, or the first artefact that differs. Minutes
 kernels for the processor at hand instead of for the level. docs/reproducibility.md has what was found.
 
     python scripts/needed_switches.py                                       # each switch alone
-    python scripts/needed_switches.py MKL_CBWR,MKL_ENABLE_INSTRUCTIONS      # both at once
+    python scripts/needed_switches.py MKL_ENABLE_INSTRUCTIONS,kernels       # both at once
 """
 
 from __future__ import annotations

@@ -30,11 +30,12 @@ LEVELS = {
 #: otherwise would give other bytes under the same key, so it is replaced.
 SWITCHES = {
     "ATEN_CPU_CAPABILITY": "avx2",
-    "MKL_CBWR": "AVX2",
     "MKL_ENABLE_INSTRUCTIONS": "AVX2",
     "ONEDNN_MAX_CPU_ISA": "AVX2",
     "NPY_DISABLE_CPU_FEATURES": "X86_V4 AVX512_ICL AVX512_SPR",
 }
+#: Taken away at the declared level. With it MKL's batched products round otherwise, also at the same width: arm A alone got other weights.
+UNSET = ("MKL_CBWR",)
 
 
 def in_force() -> str:
@@ -80,6 +81,8 @@ def apply() -> None:
     """Set the switches of the level in force, or take them away for `native`. Does nothing for a library that is loaded already."""
     if (os.environ.get(VARIABLE) or DECLARED) == DECLARED:  # a value that is no level is told by `in_force`, where it is asked for
         os.environ.update(switches())
+        for name in UNSET:
+            os.environ.pop(name, None)
         return
     for name, value in SWITCHES.items():
         if os.environ.get(name) == value:

@@ -19,7 +19,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Sameness", "compare_artefacts", "make_head_again", "recorded_manifests"]
 
-HEAD_ARM = "baseline"
+#: The head's arms. A besides the baseline because its loss is the one with matrix products of its own, in torch's library.
+HEAD_ARMS = ("baseline", "A")
 COMPARED = ".compared"
 
 
@@ -100,7 +101,7 @@ def _unlike(here: Mapping[str, Any], there: Mapping[str, Any]) -> list[str]:
 
 
 def make_head_again(study: Study) -> tuple[list[str], int]:
-    """Corpus, vision cache, miner and the first seed's baseline, made in a store of their own; lines, and how many artefacts differ.
+    """Corpus, vision cache, miner, and the first seed of baseline and A, made in a store of their own; lines, and how many artefacts differ.
 
     A call that was stopped goes on; one that compared starts from nothing.
     """
@@ -114,8 +115,8 @@ def make_head_again(study: Study) -> tuple[list[str], int]:
     if (place / COMPARED).exists():
         shutil.rmtree(place)
     study.store = Store(place)
-    run = study.steps.run(load_arms()[HEAD_ARM], profile.seeds[0], profile.recipe)
-    targets = [study.steps.miner(), run]
+    runs = [study.steps.run(load_arms()[name], profile.seeds[0], profile.recipe) for name in HEAD_ARMS]
+    targets = [study.steps.miner(), *runs]
     steps = order(*targets)
     if not any(step.key in recorded for step in steps):
         raise BadInput(

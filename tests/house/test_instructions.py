@@ -13,7 +13,8 @@ from vdr import instructions
 from vdr.errors import BadInput, UnfitMachine
 from vdr.store import Store
 
-HERE = {name: value for name, value in os.environ.items() if name not in (*instructions.SWITCHES, instructions.VARIABLE)}
+OURS = (*instructions.SWITCHES, *instructions.UNSET, instructions.VARIABLE)
+HERE = {name: value for name, value in os.environ.items() if name not in OURS}
 WIDE = pytest.mark.skipif("x86-64-v4" not in instructions.runnable(), reason="this processor has nothing above the declared level")
 ASK = """
 {imports}
@@ -41,6 +42,13 @@ def test_libraries_are_held_to_the_level_in_force(environment, said):
     done = python(ASK.format(imports="import vdr"), **environment)
     assert done.stdout.strip() == said
     assert done.stderr == ""
+
+
+def test_the_users_own_mkl_branch_does_not_change_bytes():
+    """MKL_CBWR rounds batched products otherwise, which gave arm A other weights than the recorded ones."""
+    ask = "import os, vdr\nprint(os.environ.get('MKL_CBWR'))"
+    assert python(ask, MKL_CBWR="AVX2").stdout.strip() == "None"
+    assert python(ask, MKL_CBWR="AVX2", **{instructions.VARIABLE: "native"}).stdout.strip() == "AVX2"
 
 
 @WIDE
