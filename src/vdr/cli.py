@@ -232,7 +232,7 @@ def verify(
 ) -> None:
     """Compare data, weights and artefacts on this machine with their manifests, and name every difference.
 
-    With --recorded: make corpus, vision cache, miner, and baseline and A of the first seed again, in a store of their own, and compare every
+    With --recorded: make corpus, vision cache, miner and the first seed of baseline and A again, in a store of their own, and compare every
     file with the recorded run's hashes. So it tells whether this machine gives the recorded bytes.
     """
     study = _study(profile, settings)

@@ -101,7 +101,7 @@ def _unlike(here: Mapping[str, Any], there: Mapping[str, Any]) -> list[str]:
 
 
 def make_head_again(study: Study) -> tuple[list[str], int]:
-    """Corpus, vision cache, miner, and the first seed of baseline and A, made in a store of their own; lines, and how many artefacts differ.
+    """Corpus, vision cache, miner, and the first seed of baseline and A, in a store of their own; lines, and how many artefacts differ.
 
     A call that was stopped goes on; one that compared starts from nothing.
     """
