@@ -9,9 +9,11 @@ import sys
 
 import numpy as np
 import pytest
+import torch
 
 from vdr import instructions
-from vdr.kernels import native
+from vdr.kernels import native, reference
+from vdr.kernels.maxsim import maxsim_search
 from vdr.kernels.ward import ward_labels, ward_reference
 from vdr.store import Store
 
@@ -55,6 +57,23 @@ def test_a_library_that_overwrites_the_next_row_is_not_used_and_said_once(tmp_pa
     assert len(said) == 1
     assert "Ward's clustering of" in said[0]
     assert native.fallbacks() == {f"library: {said[0].split(': ', 1)[1]}": 1}
+
+
+@needs_compiler
+@pytest.mark.skipif("x86-64-v4" not in instructions.runnable(), reason="this processor has no registers of 512 bits")
+@pytest.mark.parametrize("splits", [True, False])
+def test_both_forms_of_the_machines_own_level_answer_rightly(splits, own_library, monkeypatch):
+    """A processor that splits wide registers gets lanes of half the width; the other form is another machine's."""
+    monkeypatch.setattr(native, "_splits_registers", lambda: splits)
+    monkeypatch.setenv(instructions.VARIABLE, instructions.NATIVE)
+    library = native.library()
+    assert library is not None, native.fallbacks()
+    assert library.vdr_lanes() == (8 if splits else 16)
+    q, p = (torch.randn(rows, 70, generator=torch.Generator().manual_seed(rows)).bfloat16() for rows in (53, 211))
+    po, qo = np.array([0, 1, 40, 64, 211]), np.array([0, 20, 53])
+    for pages in (p, p.float()):
+        twin = reference.maxsim_search(q.float().numpy(), qo, p.float().numpy(), po)
+        assert np.allclose(maxsim_search(q, qo, pages, po).numpy(), twin, rtol=1e-5, atol=1e-4)
 
 
 @needs_compiler

@@ -22,7 +22,7 @@ SINGLE = 4_000_000
 class Lanes:
     """Query vectors [T, D] transposed into blocks of lanes; owns the memory that the C pointers refer to.
 
-    ``pairs``: bf16 vectors stay bf16, two neighbouring columns in each lane.
+    ``pairs``: bf16 vectors of an even width stay bf16, two neighbouring columns in each lane.
     """
 
     def __init__(self, q: torch.Tensor, *, pairs: bool = False) -> None:
@@ -31,10 +31,10 @@ class Lanes:
         vl = library.vdr_lanes()
         q32 = q.detach().float()
         self.q = q32 if q32.is_contiguous() else q32.contiguous()
-        total, width = self.q.shape
+        total = len(self.q)
         columns = q.detach() if pairs else self.q
-        if pairs:  # [T, ceil(D / 2)] of 32 bits
-            columns = torch.nn.functional.pad(columns, (0, width % 2)).contiguous().view(torch.int32)
+        if pairs:  # [T, D / 2] of 32 bits
+            columns = columns.contiguous().view(torch.int32)
         self.blocks = []
         for start in range(0, total, 3 * vl):
             rows = min(3 * vl, total - start)
@@ -91,7 +91,8 @@ def search(q: torch.Tensor, qo: np.ndarray, p: torch.Tensor, po: np.ndarray, wid
     library = native.library()
     assert library is not None
     # Only where nothing has to be rounded for it: both sides are bf16 already.
-    pairs = bool(widths is None and q.dtype == p.dtype == torch.bfloat16 and library.vdr_pairs())
+    even = widths is None and q.shape[1] % 2 == 0
+    pairs = bool(even and q.dtype == p.dtype == torch.bfloat16 and library.vdr_pairs())
     lanes, pages = Lanes(q, pairs=pairs), pages_of(p)
     inverse = None
     if widths is not None:

@@ -16,6 +16,7 @@ import collections
 import ctypes
 import functools
 import hashlib
+import itertools
 import logging
 import os
 import platform
@@ -62,7 +63,7 @@ def build(level: str, flags: Sequence[str]) -> Path:
     version = subprocess.run([*compiler, "--version"], capture_output=True, text=True, check=True, timeout=60).stdout
     tunes = _tunes(level)
     processor = _processor() if level == instructions.NATIVE else platform.machine()
-    digest = hashlib.sha256("\0".join([*flags, level, *compiler, version, processor]).encode())
+    digest = hashlib.sha256("\0".join([*flags, level, *compiler, version, processor, str(tunes)]).encode())
     for source in [*SOURCES, *HEADERS]:
         digest.update(source.read_bytes())
     home = Path(os.environ.get("VDR_CACHE") or Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "vdr")
@@ -93,8 +94,19 @@ def build(level: str, flags: Sequence[str]) -> Path:
 def _tunes(level: str) -> list[list[str]]:
     """Compiler options for a level, the first that the compiler takes; a machine that is not x86-64 has its own level alone."""
     if level == instructions.NATIVE or not instructions.runnable():
-        return [["-march=native"], ["-mcpu=native"], []]
+        return [["-march=native", *(["-DVDR_SPLIT"] if _splits_registers() else [])], ["-mcpu=native"], []]
     return [[f"-march={level}"]]
+
+
+def _splits_registers() -> bool:
+    """Does the processor work through a register of 512 bits in two turns of 256, as AMD's Zen 4 (family 25) does?"""
+    try:
+        with open("/proc/cpuinfo", encoding="utf-8", errors="replace") as lines:
+            first = dict(part.split(":", 1) for part in itertools.takewhile(str.strip, lines) if ":" in part)
+    except OSError:
+        return False
+    facts = {name.strip(): value.strip() for name, value in first.items()}
+    return facts.get("vendor_id") == "AuthenticAMD" and facts.get("cpu family") == "25"
 
 
 @functools.cache

@@ -49,15 +49,34 @@ static void widen(float *to, const void *from, int64_t n, int kind) {
     }
 }
 
-/* Fold one vector of products y into the running maxima, NaN marks and winners. */
-#define FOLD(F, I, y, best, bad, at, w)                                                                                \
+/* Fold the products of NR rows in one vector of lanes, PRODUCT(a) for row a, into the running maxima, NaN marks and, with at, winners. */
+#define FOLD(F, I, MAX, NR, PRODUCT, best, bad, at)                                                                    \
     do {                                                                                                               \
-        const I more_ = (y) > *(F *)(best);                                                                            \
-        *(F *)(best) = (F)((more_ & (I)(y)) | (~more_ & *(I *)(best)));                                                \
-        *(I *)(bad) |= ((y) != (y));                                                                                   \
-        if (at) *(I *)(at) = (more_ & ((I){0} + (w))) | (~more_ & *(I *)(at));                                         \
+        F top_ = *(const F *)(best);                                                                                   \
+        I mark_ = *(const I *)(bad);                                                                                   \
+        if (at) {                                                                                                      \
+            I won_ = *(const I *)(at);                                                                                 \
+            _Pragma("GCC unroll 16") for (int a = 0; a < NR; a++) {                                                     \
+                const F y_ = PRODUCT(a);                                                                               \
+                const I more_ = y_ > top_;                                                                             \
+                top_ = MAX(y_, top_);                                                                                  \
+                mark_ |= y_ != y_;                                                                                     \
+                won_ = (more_ & ((I){0} + id[a])) | (~more_ & won_);                                                   \
+            }                                                                                                          \
+            *(I *)(at) = won_;                                                                                         \
+        } else {                                                                                                       \
+            _Pragma("GCC unroll 16") for (int a = 0; a < NR; a++) {                                                     \
+                const F y_ = PRODUCT(a);                                                                               \
+                top_ = MAX(y_, top_);                                                                                  \
+                mark_ |= y_ != y_;                                                                                     \
+            }                                                                                                          \
+        }                                                                                                              \
+        *(F *)(best) = top_;                                                                                           \
+        *(I *)(bad) = mark_;                                                                                           \
     } while (0)
 
+#define FULL(a) (acc[a][v] * s[a])
+#define REST(a) (half[a] * s[a])
 /* One group of NR page rows against NV vectors and, with H, half a vector of query lanes, for every width in turn. */
 #define GROUP(name, NV, H, NR)                                                                                         \
     static void name(const float *const *row, const int32_t *id, const float *q, int nw, const int32_t *width,         \
@@ -89,73 +108,63 @@ static void widen(float *to, const void *from, int64_t n, int kind) {
                     }                                                                                                  \
                 }                                                                                                      \
             }                                                                                                          \
-            _Pragma("GCC unroll 16") for (int a = 0; a < NR; a++) {                                                     \
-                const float s = inv ? inv[a][w] : 1.0f;                                                                \
-                const int32_t n = id[a];                                                                               \
-                _Pragma("GCC unroll 4") for (int v = 0; v < NV; v++) {                                                 \
-                    const vf y = acc[a][v] * s;                                                                        \
-                    FOLD(vf, vi, y, best + w * LANES + v * VL, bad + w * LANES + v * VL, at ? at + v * VL : 0, n);     \
-                }                                                                                                      \
-                if (H) {                                                                                               \
-                    const hf y = half[a] * s;                                                                          \
-                    FOLD(hf, hi, y, best + w * LANES + NV * VL, bad + w * LANES + NV * VL, at ? at + NV * VL : 0, n);  \
-                }                                                                                                      \
-            }                                                                                                          \
+            float s[NR];                                                                                               \
+            for (int a = 0; a < NR; a++) s[a] = inv ? inv[a][w] : 1.0f;                                                \
+            float *top = best + w * LANES;                                                                             \
+            int32_t *mark = bad + w * LANES;                                                                           \
+            _Pragma("GCC unroll 4") for (int v = 0; v < NV; v++)                                                       \
+                FOLD(vf, vi, vmax, NR, FULL, top + v * VL, mark + v * VL, at ? at + v * VL : 0);                       \
+            if (H) FOLD(hf, hi, hmax, NR, REST, top + NV * VL, mark + NV * VL, at ? at + NV * VL : 0);                 \
         }                                                                                                              \
     }
 #ifdef __AVX512BF16__
+#if VL == 16
+static inline vf splat_pair(int32_t pair) { return (vf)_mm512_set1_epi32(pair); }
+static inline vf add_pairs(vf sum, vf x, vf y) { return (vf)_mm512_dpbf16_ps((__m512)sum, (__m512bh)x, (__m512bh)y); }
+static inline hf add_half_pairs(hf sum, hf x, hf y) { return (hf)_mm256_dpbf16_ps((__m256)sum, (__m256bh)x, (__m256bh)y); }
+#else
+static inline vf splat_pair(int32_t pair) { return (vf)_mm256_set1_epi32(pair); }
+static inline vf add_pairs(vf sum, vf x, vf y) { return (vf)_mm256_dpbf16_ps((__m256)sum, (__m256bh)x, (__m256bh)y); }
+static inline hf add_half_pairs(hf sum, hf x, hf y) { return (hf)_mm_dpbf16_ps((__m128)sum, (__m128bh)x, (__m128bh)y); }
+#endif
 /* The same for bf16 rows of one width as they lie: the processor multiplies pairs of bf16 exactly and adds them in fp32 (VDPBF16PS),
- * two products a lane. q holds, for every two columns, one pair a lane; an odd last column stands beside a zero. */
+ * two products a lane. q holds, for every two columns, one pair a lane; the width is even. */
+#define FULL_PAIRS(a) ((vf)acc[a][v])
+#define REST_PAIRS(a) ((hf)half[a])
 #define PAIR_GROUP(name, NV, H, NR)                                                                                    \
     static void name(const float *const *row, const int32_t *id, const float *q, int nw, const int32_t *width,         \
                      const float *const *inv, const char *next, int ahead, float *best, int32_t *bad, int32_t *at) {   \
         enum { LANES = NV * VL + H * VL / 2 };                                                                         \
-        __m512 acc[NR][NV + 1];                                                                                        \
-        __m256 half[NR];                                                                                               \
+        vf acc[NR][NV + 1];                                                                                            \
+        hf half[NR];                                                                                                   \
         const char *r[NR];                                                                                             \
         for (int a = 0; a < NR; a++) {                                                                                 \
             r[a] = (const char *)row[a];                                                                               \
-            for (int v = 0; v < NV; v++) acc[a][v] = _mm512_setzero_ps();                                              \
-            half[a] = _mm256_setzero_ps();                                                                             \
+            for (int v = 0; v < NV; v++) acc[a][v] = (vf){0};                                                          \
+            half[a] = (hf){0};                                                                                         \
         }                                                                                                              \
         const int pairs = width[0] / 2;                                                                                \
-        for (int k = 0; k <= pairs;) {                                                                                 \
-            const int whole = k < pairs, stop = !whole ? k + 1 : k + CHUNK / 2 < pairs ? k + CHUNK / 2 : pairs;        \
-            if (!whole && width[0] % 2 == 0) break;                                                                    \
+        for (int k = 0; k < pairs;) {                                                                                  \
+            const int stop = k + CHUNK / 2 < pairs ? k + CHUNK / 2 : pairs;                                            \
             for (int a = 0; a < ahead; a++, next += 64) __builtin_prefetch(next, 0, 3);                                \
             for (; k < stop; k++) {                                                                                    \
                 const float *x = q + (size_t)k * LANES;                                                                \
-                __m512 u[NV + 1];                                                                                      \
-                __m256 t = _mm256_setzero_ps();                                                                        \
-                _Pragma("GCC unroll 4") for (int v = 0; v < NV; v++) u[v] = _mm512_loadu_ps(x + v * VL);               \
-                if (H) t = _mm256_loadu_ps(x + NV * VL);                                                               \
+                vf u[NV + 1];                                                                                          \
+                hf t = {0};                                                                                            \
+                _Pragma("GCC unroll 4") for (int v = 0; v < NV; v++) u[v] = *(const vf *)(x + v * VL);                 \
+                if (H) t = *(const hf *)(x + NV * VL);                                                                 \
                 _Pragma("GCC unroll 16") for (int a = 0; a < NR; a++) {                                                \
                     int32_t pair;                                                                                      \
-                    if (whole) {                                                                                       \
-                        memcpy(&pair, r[a] + 4 * k, 4);                                                                \
-                    } else {                                                                                           \
-                        uint16_t last;                                                                                 \
-                        memcpy(&last, r[a] + 4 * k, 2);                                                                \
-                        pair = last;                                                                                   \
-                    }                                                                                                  \
-                    const __m512i y = _mm512_set1_epi32(pair);                                                         \
-                    _Pragma("GCC unroll 4") for (int v = 0; v < NV; v++) acc[a][v] =                                   \
-                        _mm512_dpbf16_ps(acc[a][v], (__m512bh)u[v], (__m512bh)y);                                      \
-                    if (H) half[a] = _mm256_dpbf16_ps(half[a], (__m256bh)t, (__m256bh)_mm512_castsi512_si256(y));      \
+                    memcpy(&pair, r[a] + 4 * k, 4);                                                                    \
+                    const vf y = splat_pair(pair);                                                                     \
+                    _Pragma("GCC unroll 4") for (int v = 0; v < NV; v++) acc[a][v] = add_pairs(acc[a][v], u[v], y);    \
+                    if (H) half[a] = add_half_pairs(half[a], t, low_half(y));                                          \
                 }                                                                                                      \
             }                                                                                                          \
         }                                                                                                              \
-        _Pragma("GCC unroll 16") for (int a = 0; a < NR; a++) {                                                        \
-            const int32_t n = id[a];                                                                                   \
-            _Pragma("GCC unroll 4") for (int v = 0; v < NV; v++) {                                                     \
-                const vf y = (vf)acc[a][v];                                                                            \
-                FOLD(vf, vi, y, best + v * VL, bad + v * VL, at ? at + v * VL : 0, n);                                 \
-            }                                                                                                          \
-            if (H) {                                                                                                   \
-                const hf y = (hf)half[a];                                                                              \
-                FOLD(hf, hi, y, best + NV * VL, bad + NV * VL, at ? at + NV * VL : 0, n);                              \
-            }                                                                                                          \
-        }                                                                                                              \
+        _Pragma("GCC unroll 4") for (int v = 0; v < NV; v++)                                                           \
+            FOLD(vf, vi, vmax, NR, FULL_PAIRS, best + v * VL, bad + v * VL, at ? at + v * VL : 0);                     \
+        if (H) FOLD(hf, hi, hmax, NR, REST_PAIRS, best + NV * VL, bad + NV * VL, at ? at + NV * VL : 0);               \
     }
 PAIR_GROUP(pairs_1, 0, 1, 12)
 PAIR_GROUP(pairs_2, 1, 0, 12)
@@ -175,8 +184,8 @@ int vdr_pairs(void) {
 typedef void Group(const float *const *, const int32_t *, const float *, int, const int32_t *, const float *const *,
                    const char *, int, float *, int32_t *, int32_t *);
 /* By half vectors of lanes, 1..6: as many rows as 16 registers hold, or 32. Each divides 24, the step of a strip. */
-#if VL == 16
-enum { R12 = 12, R34 = 12, R56 = 8 };
+#if defined(__AVX512VL__)
+enum { R12 = 12, R34 = 8, R56 = 8 };
 #else
 enum { R12 = 8, R34 = 6, R56 = 4 };
 #endif
@@ -202,7 +211,7 @@ static inline int halves(int64_t left) { return left >= BLOCK ? 6 : (int)((left 
 /* queries: blocks of BLOCK lanes, the last rounded up to half vectors; qt[b] holds D*lanes floats, transposed.
  * weight[t] is 1 for query vectors that count, 0 otherwise; query i owns lanes qo[i]..qo[i+1].
  * pages: rows po[j]..pe[j] of `pages` (kind F32|BF16|F16, width `stride` elements), those with mask 0 left out. Kind PAIRS, where
- *        vdr_pairs() says so: bf16 rows against bf16 queries, one width, no `unit`; qt[b] holds pairs of bf16, (D+1)/2*lanes of them.
+ *        vdr_pairs() says so: bf16 rows against bf16 queries, one even width, no `unit`; qt[b] holds pairs of bf16, D/2*lanes of them.
  * widths: nw nested widths, the last <= stride; with `unit` rows and queries are divided by the norm of each prefix
  *         (1/norm of query vectors in qinv [nw][T]; zero rows stay zero).
  * scores[w][i][j - first] at w*sw + i*si + (j - first); at[t][j - first], the winning row within the page, if not NULL.
