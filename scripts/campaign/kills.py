@@ -99,6 +99,8 @@ def _kill(bench: Bench, running: Run, way: str, stage: str, chain: str) -> None:
     wrong += [f"{len(left)} processes left behind"] if left else []
     if "Traceback (most recent call last)" in running.said() and way == "Ctrl-C":
         wrong.append("a traceback")
+    if way == "Ctrl-C" and status == promised[0] and "vdr: stopped" not in running.last_line():
+        wrong.append("not said that it was stopped")
     what = f"{way}, {chain}, {at:.2f} s after the start"
     happened = ", ".join(wrong) or f"status {status}, nobody left behind"
     bench.note(Tried(PART, what, stage, f"status {promised[0]}, nobody left behind", happened, not wrong, at, chain))

@@ -1,4 +1,4 @@
-"""Child processes that run one `vdr` command each: a fresh interpreter, or a fork of a server that has imported everything.
+"""Child processes: a fresh interpreter or a fork of a server that has imported everything, for one `vdr` command each; pools of fresh ones.
 
 Importing torch and transformers takes seconds, more than a short run can spare fifteen times. A fork server imports them once and
 computes nothing itself, so that a fork of it is as clean as a fresh process: no threads, no random state used.
@@ -15,13 +15,24 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from multiprocessing import util
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ProcessPoolExecutor
+from multiprocessing import resource_tracker, util
 from multiprocessing.context import ForkServerContext
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
-__all__ = ["Child", "environment_of", "fork_server", "start_command", "start_fork", "wait_all"]
+__all__ = [
+    "Child",
+    "FreshProcesses",
+    "die_with_parent",
+    "environment_of",
+    "fork_server",
+    "interrupts_held",
+    "start_command",
+    "start_fork",
+    "wait_all",
+]
 
 # What every training run imports; a module's import must not start threads or touch random state.
 PRELOAD = ("vdr.children_preload",)
@@ -113,7 +124,7 @@ def fork_server(environment: Mapping[str, str]) -> ForkServerContext | None:
 
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(list(PRELOAD))
-    with environment_of(environment), short_temporary_names():
+    with environment_of({**environment, "VDR_PARENT": str(os.getpid())}), short_temporary_names(), interrupts_held():
         forkserver.ensure_running()
     return context
 
@@ -145,6 +156,7 @@ def _run(arguments: list[str], log: str, environment: dict[str, str]) -> None:
     """The child: it belongs to itself, writes to its log, and ends when the server (and so the parent) ends."""
     os.setsid()
     signal.signal(signal.SIGINT, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
     null = os.open(os.devnull, os.O_RDONLY)
     out = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
     for source, target in ((null, 0), (out, 1), (out, 2)):
@@ -168,3 +180,55 @@ def wait_all(children: Sequence[Child], seconds: float) -> None:
         child.wait(max(deadline - time.monotonic(), 0.1))
         if child.poll() is None:
             child.kill()
+
+
+def die_with_parent() -> None:
+    """For a child's first lines: end when the parent ends, however it ends (Linux), so that no orphan holds a lock."""
+    parent = os.environ.get("VDR_PARENT")
+    if parent is None or not sys.platform.startswith("linux"):
+        return
+    import ctypes
+
+    PR_SET_PDEATHSIG = 1
+    ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
+    if os.getppid() != int(parent):  # it died before the line above
+        raise SystemExit(1)
+
+
+@contextlib.contextmanager
+def interrupts_held() -> Iterator[None]:
+    """Ctrl-C waits until the block is over; a process that is started inside never gets one."""
+    resource_tracker.ensure_running()  # started inside, it would let them through again
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+class FreshProcesses(ProcessPoolExecutor):
+    """A pool of fresh interpreters that end with this process, however it ends, and with the `with` block, however it is left.
+
+    A terminal sends Ctrl-C to every process; here it is this one's alone, which then ends the others. `begin(*arguments)` is called in all.
+    """
+
+    def __init__(self, processes: int, begin: Callable[..., None] | None = None, arguments: tuple[Any, ...] = ()) -> None:
+        context = multiprocessing.get_context("spawn")
+        super().__init__(processes, context, _begin_fresh, (os.getpid(), begin, arguments))
+
+    def submit(self, call: Callable[..., Any], /, *args: Any, **named: Any) -> Future[Any]:
+        with interrupts_held():  # processes are started when there is work for them
+            return super().submit(call, *args, **named)
+
+    def __exit__(self, kind: Any, error: Any, traceback: Any) -> None:
+        if kind is not None:
+            for process in list((self._processes or {}).values()):
+                process.terminate()
+        self.shutdown(wait=True, cancel_futures=kind is not None)
+
+
+def _begin_fresh(parent: int, begin: Callable[..., None] | None, arguments: tuple[Any, ...]) -> None:
+    os.environ["VDR_PARENT"] = str(parent)
+    die_with_parent()
+    if begin is not None:
+        begin(*arguments)

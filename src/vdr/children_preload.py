@@ -1,6 +1,10 @@
 """Imported once by the fork server: all that a training run imports."""
 
-# ruff: noqa: F401
+# ruff: noqa: F401, E402
+
+from vdr.children import die_with_parent
+
+die_with_parent()  # before the imports, which take seconds: a server whose parent was stopped must not go on to serve
 
 import vdr.cli
 import vdr.corpus.access

@@ -23,6 +23,9 @@ if TYPE_CHECKING:
     from vdr.pipeline import Study
     from vdr.store import Artefact
 
+#: Exit status of a command that was ended by Ctrl-C.
+INTERRUPTED = 130
+
 app = typer.Typer(
     name="vdr",
     no_args_is_help=True,
@@ -301,20 +304,20 @@ def _mount(arguments: list[str]) -> None:
 
 def main(arguments: list[str] | None = None) -> None:
     """Entry point: one line for an error that a user can act on, a traceback only for a defect."""
-    from vdr.scheduler import die_with_parent
+    from vdr.children import die_with_parent
 
     die_with_parent()
     try:
         _mount(sys.argv[1:] if arguments is None else arguments)
         status = app(args=arguments, standalone_mode=False)
+        if status == INTERRUPTED:  # what typer makes of Ctrl-C
+            raise KeyboardInterrupt
     except VdrError as error:
         note(f"vdr: {error}")
         sys.exit(error.exit_code)
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, typer.Abort):
         note("vdr: stopped; the same command goes on from here")
-        sys.exit(130)
-    except typer.Abort:
-        sys.exit(130)
+        sys.exit(INTERRUPTED)
     except Exception as error:
         if isinstance(error, OSError) and error.errno == errno.EPIPE:
             sys.exit(141)

@@ -19,7 +19,7 @@ from vdr.children import Child, fork_server, start_command, start_fork, wait_all
 from vdr.errors import VdrError
 from vdr.progress import BAR_SECONDS, PLAIN_SECONDS, PROGRESS_FILE, clock, note, read_progress_file
 
-__all__ = ["ChildFailed", "Job", "die_with_parent", "run_jobs", "thread_environment"]
+__all__ = ["ChildFailed", "Job", "run_jobs", "thread_environment"]
 
 OWN = "vdr"
 POLL_SECONDS = 0.1
@@ -174,16 +174,3 @@ class _Report:
 
     def close(self) -> None:
         self._clear()
-
-
-def die_with_parent() -> None:
-    """For a child's first lines: end when the parent ends, however it ends (Linux), so that no orphan holds a lock."""
-    parent = os.environ.get("VDR_PARENT")
-    if parent is None or not sys.platform.startswith("linux"):
-        return
-    import ctypes
-
-    PR_SET_PDEATHSIG = 1
-    ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
-    if os.getppid() != int(parent):  # it died before the line above
-        raise SystemExit(1)

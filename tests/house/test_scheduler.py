@@ -103,7 +103,7 @@ def test_no_child_outlives_a_killed_parent(tmp_path: Path) -> None:
         code = '''
         import os, time
         from pathlib import Path
-        from vdr.scheduler import die_with_parent
+        from vdr.children import die_with_parent
         die_with_parent()
         Path({str(pid_file)!r}).write_text(str(os.getpid()))
         time.sleep(60)
@@ -144,3 +144,51 @@ def test_forks_start_under_a_long_tmpdir(tmp_path: Path) -> None:
     )
     assert done.returncode == 0, done.stderr
     assert "Usage: " in (tmp_path / "log").read_text()
+
+
+def test_ctrl_c_is_the_parents_alone_and_ends_a_pool_that_is_still_importing() -> None:
+    """Every process of a terminal gets it: workers printed a traceback each, from the middle of their imports."""
+    code = """
+        import time
+        from vdr.children import FreshProcesses
+        try:
+            with FreshProcesses(2) as pool:
+                jobs = [pool.submit(time.sleep, 60) for _ in range(2)]
+                print("submitted", flush=True)
+                jobs[0].result()
+        except KeyboardInterrupt:
+            print("stopped")
+    """
+    # Started in the background of a shell it would have Ctrl-C ignored.
+    reset = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)\n"
+    command = [sys.executable, "-c", reset + textwrap.dedent(code)]
+    running = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True)
+    assert running.stdout is not None
+    assert running.stdout.readline() == "submitted\n"
+    os.killpg(running.pid, signal.SIGINT)
+    assert running.communicate(timeout=30) == ("stopped\n", "")
+    deadline = time.monotonic() + 10  # the standard library's own helper ends a moment later
+    while _lives(running.pid) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert not _lives(running.pid)
+
+
+def _lives(group: int) -> bool:
+    try:
+        os.killpg(group, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="prctl")
+def test_a_fork_server_ends_with_its_parent_also_while_it_imports() -> None:
+    """It went on importing, and then did the work it had been asked for, with nobody waiting for it."""
+    code = "import os; from multiprocessing import forkserver; from vdr.children import fork_server; fork_server({}); "
+    code += "print(forkserver._forkserver._forkserver_pid, flush=True); os.kill(os.getpid(), 9)"
+    done = subprocess.run([sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+    server = Path("/proc", done.stdout.strip())
+    deadline = time.monotonic() + 1.5  # the imports take longer
+    while server.exists() and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert not server.exists() or "\nState:\tZ" in (server / "status").read_text()

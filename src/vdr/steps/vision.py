@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import os
 import tempfile
-from concurrent.futures import ProcessPoolExecutor, as_completed
-from multiprocessing import get_context
+from concurrent.futures import as_completed
 from pathlib import Path
 
+from vdr.children import FreshProcesses
 from vdr.corpus.access import load_suites, load_train
 from vdr.evaluation.encode import build_vision_cache
 from vdr.progress import PROGRESS_FILE, track
-from vdr.scheduler import die_with_parent
 from vdr.study.sections.hardware import HardwareSettings
 from vdr.study.sections.training import TrainingSettings
 
@@ -41,11 +40,9 @@ def _cache_one(
     return name
 
 
-def _begin(folder: str, parent: int) -> None:
-    """For a fresh process: silent (its parent counts collections), and gone when its parent is."""
+def _silent(folder: str) -> None:
+    """For a fresh process: its parent counts collections."""
     os.environ[PROGRESS_FILE] = os.path.join(folder, f"{os.getpid()}.json")
-    os.environ["VDR_PARENT"] = str(parent)
-    die_with_parent()
 
 
 def cache_all(
@@ -64,7 +61,7 @@ def cache_all(
         return sizes
     with (
         tempfile.TemporaryDirectory(prefix="vdr-progress-") as folder,
-        ProcessPoolExecutor(hardware.processes, get_context("spawn"), _begin, (folder, os.getpid())) as pool,
+        FreshProcesses(hardware.processes, _silent, (folder,)) as pool,
         track(sum(sizes[name] for name in missing), "vision", "page") as bar,
     ):
         for future in as_completed([pool.submit(_cache_one, name, *common) for name in missing]):

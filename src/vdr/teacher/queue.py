@@ -9,17 +9,13 @@ batches every time.
 
 from __future__ import annotations
 
-import ctypes
 import json
 import os
 import shutil
-import signal
-import sys
 import time
 from collections.abc import Callable
-from concurrent.futures import FIRST_EXCEPTION, ProcessPoolExecutor, wait
+from concurrent.futures import FIRST_EXCEPTION, wait
 from concurrent.futures.process import BrokenProcessPool
-from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +23,7 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 
+from vdr.children import FreshProcesses
 from vdr.errors import DamagedArtefact, VdrError
 from vdr.mining.files import claim_parts, read_table, write_table
 from vdr.progress import PROGRESS_FILE, read_progress_file, track
@@ -221,7 +218,7 @@ def _rate_in_processes(
     total = sum(plan.shards[s][1] - plan.shards[s][0] for s in missing)
     try:
         with (
-            ProcessPoolExecutor(workers, mp_context=get_context("spawn"), initializer=_die_with_parent) as pool,
+            FreshProcesses(workers) as pool,
             track(total, "rate", "pair") as bar,
         ):
             jobs = [
@@ -239,13 +236,6 @@ def _rate_in_processes(
         raise VdrError(
             "a rating process died", where=out, todo="look for a lack of memory, then run again: it resumes"
         ) from error
-
-
-def _die_with_parent() -> None:
-    """A rating process must not go on writing after its parent was killed (Linux; elsewhere it ends with its shard
-    list)."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
 
 
 def _work(

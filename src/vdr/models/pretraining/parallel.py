@@ -13,6 +13,8 @@ import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
 
+from vdr.children import die_with_parent, environment_of, interrupts_held
+
 __all__ = ["average_gradients", "cosine_schedule", "launch"]
 
 
@@ -21,7 +23,16 @@ def launch(worker: Callable, processes: int, *args: object) -> None:
     os.environ.setdefault("MASTER_ADDR", "127.0.0.1")
     with _free_port() as port:
         os.environ["MASTER_PORT"] = str(port)
-    mp.spawn(_enter, args=(worker, processes, *args), nprocs=processes, join=True)
+    with environment_of({"VDR_PARENT": str(os.getpid())}):
+        with interrupts_held():
+            running = mp.spawn(_enter, args=(worker, processes, *args), nprocs=processes, join=False)
+        try:
+            while not running.join():
+                pass
+        except BaseException:
+            for process in running.processes:
+                process.terminate()
+            raise
 
 
 class _free_port:
@@ -37,6 +48,7 @@ class _free_port:
 
 
 def _enter(rank: int, worker: Callable, processes: int, *args: object) -> None:
+    die_with_parent()
     torch.set_num_threads(1)
     if hasattr(os, "sched_setaffinity"):  # one core each, where there are enough
         cores = sorted(os.sched_getaffinity(0))
