@@ -246,8 +246,12 @@ class Study:
     def render(self, name: str, *, recorded: bool = False) -> str:
         """A table as text, from the recorded run or from this profile's own; its files are written too."""
         from vdr.finish import render
+        from vdr.parts import render_part
 
-        return render(self.profile, find_table(name), recorded=recorded)
+        table = find_table(name)
+        if table.command is not None:
+            return render_part(self, table, recorded=recorded)
+        return render(self.profile, table, recorded=recorded)
 
     def claims(self, *, recorded: bool = False) -> str:
         """WT's claims on the recorded run or on this profile's own: holds, fails or not run, and why."""

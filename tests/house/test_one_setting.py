@@ -90,11 +90,13 @@ def test_names_that_outputs_cannot_have(tmp_path: Path, name: str) -> None:
     "ask",
     [
         lambda study: study.render("table1"),
+        lambda study: study.render("ev-table1"),
+        lambda study: study.render("wt-table4"),
         lambda study: study.claims(),
         lambda study: study.trace("baseline", "v1"),
         lambda study: study.notebooks(),
     ],
-    ids=["table", "claims", "trace", "notebooks"],
+    ids=["table", "ev-table", "audit-table", "claims", "trace", "notebooks"],
 )
 def test_what_was_never_run_is_said_to_be_not_run(ask, outputs: Path) -> None:
     with pytest.raises(BadInput, match=r"not run: Profile smoke, settings CHANGED: training.learning_rate = 0.05 \(shipped: "):
@@ -106,16 +108,26 @@ def test_what_was_never_run_is_said_to_be_not_run(ask, outputs: Path) -> None:
     "ask",
     [
         lambda study: study.render("table1", recorded=True),
+        lambda study: study.render("wt-table4", recorded=True),
         lambda study: study.claims(recorded=True),
         lambda study: study.notebooks(refresh=True),
         lambda study: study.keep_record(),
         lambda study: reproduce(study.profile, "ev-table1", recorded=True),
     ],
-    ids=["table", "claims", "refresh", "record", "hac"],
+    ids=["table", "audit-table", "claims", "refresh", "record", "hac"],
 )
 def test_the_recorded_run_is_not_shown_for_other_settings(ask) -> None:
     with pytest.raises(BadInput, match="the recorded run has the settings as shipped, asked for: Profile mini, settings CHANGED"):
         ask(Study(load_profile("mini", CHANGED)))
+
+
+@pytest.mark.parametrize("name", list(load_tables()))
+def test_every_table_and_figure_of_the_recorded_run_is_rendered(name: str, outputs: Path) -> None:
+    """`vdr table` of what a part's own command makes ended in a traceback."""
+    said = Study(load_profile("mini")).render(name, recorded=True)
+    made = {path.name.split(".")[0].removesuffix("-simulated") for path in (outputs / "mini" / "from-recorded").rglob("*.*")}
+    assert name in made or f"{name}-annotators" in made
+    assert "Profile mini" in said
 
 
 def test_every_table_says_its_settings() -> None:

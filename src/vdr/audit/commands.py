@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 import signal
 from pathlib import Path
@@ -254,7 +253,7 @@ def reproduce(
 
     Also says whether the analysis finds the error rates that were put in (recovery.csv, coverage.csv of the artefact).
     """
-    from vdr.audit.report import TABLES, papers_figures, render_text, write_report
+    from vdr.audit.report import TABLES, report_of
     from vdr.pipeline import Study
     from vdr.study.settings import load_profile
 
@@ -267,11 +266,10 @@ def reproduce(
     artefact = study.make(study.steps.audit())
     place, notes = out or loaded.outputs, [f"{loaded.described()}."]
     for name in sorted({TABLES[table]} if table else set(TABLES.values())):
-        result = json.loads((artefact.path / f"{name}.json").read_text(encoding="utf-8"))
-        reference = papers_figures(result["what"])
-        for path in write_report(result, place, reference=reference, recovery=artefact.path, only=table, notes=notes):
+        text, files = report_of(artefact.path, name, place, only=table, notes=notes)
+        for path in files:
             note(str(path))
-        typer.echo(render_text(result, reference, notes))
+        typer.echo(text)
     typer.echo(str(artefact.path))
 
 
@@ -281,7 +279,7 @@ def record(
     settings: Annotated[list[str] | None, typer.Option("--set", help="section.field=value, repeatable")] = None,
 ) -> None:
     """Copy the profile's SIMULATED audit to where it is kept with the code (outputs/recorded/PROFILE/audit); chapter 09 reads it."""
-    from vdr.audit.report import papers_figures, write_report
+    from vdr.audit.report import report_of
     from vdr.finish import as_shipped, not_run
     from vdr.pipeline import Study
     from vdr.study.settings import load_profile, repository_root
@@ -299,8 +297,7 @@ def record(
     for file in sorted(path for path in artefact.path.iterdir() if path.is_file()):
         shutil.copyfile(file, work / file.name)
     for name in ("analysis", "evidence"):
-        result = json.loads((work / f"{name}.json").read_text(encoding="utf-8"))
-        write_report(result, work, reference=papers_figures(result["what"]), recovery=work)
+        report_of(work, name, work)
     shutil.rmtree(target, ignore_errors=True)
     work.rename(target)
     typer.echo(str(target))

@@ -25,6 +25,7 @@ __all__ = [
     "TABLES",
     "papers_figures",
     "render_text",
+    "report_of",
     "table4",
     "table6",
     "table13_annotators",
@@ -316,3 +317,13 @@ def write_report(
         file.write_text("\n".join(body) + "\n", encoding="utf-8")
         written.append(file)
     return written + write_figures(result, figures, mark=mark, recovery=recovery)
+
+
+def report_of(
+    folder: Path, name: str, out: Path, *, only: str | None = None, notes: Sequence[str] = ()
+) -> tuple[str, list[Path]]:
+    """A kept result (`analysis` or `evidence`) of a simulated study's folder: its text, and its files written into `out`."""
+    result = json.loads((folder / f"{name}.json").read_text(encoding="utf-8"))
+    reference = papers_figures(result["what"])
+    files = write_report(result, out, reference=reference, recovery=folder, only=only, notes=notes)
+    return render_text(result, reference, notes), files
