@@ -147,13 +147,18 @@ def short_temporary_names() -> Iterator[None]:
 
 def start_fork(context: ForkServerContext, arguments: Sequence[str], log: Path, environment: Mapping[str, str]) -> Child:
     """A `vdr` command in a fork of the server, both outputs to the end of `log`."""
-    process = context.Process(target=_run, args=(list(arguments), str(log), dict(environment)))
+    from multiprocessing import forkserver
+
+    server = forkserver._forkserver._forkserver_pid  # type: ignore[attr-defined]  # the standard library has no other way to it
+    process = context.Process(target=_run, args=(list(arguments), str(log), dict(environment), server))
     process.start()
     return _Fork(process)
 
 
-def _run(arguments: list[str], log: str, environment: dict[str, str]) -> None:
+def _run(arguments: list[str], log: str, environment: dict[str, str], server: int) -> None:
     """The child: it belongs to itself, writes to its log, and ends when the server (and so the parent) ends."""
+    os.environ["VDR_PARENT"] = str(server)  # asked of the parent, for by now it may have gone, and the server with it
+    die_with_parent()
     os.setsid()
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
@@ -166,7 +171,6 @@ def _run(arguments: list[str], log: str, environment: dict[str, str]) -> None:
     sys.stdout = os.fdopen(1, "w", buffering=1, closefd=False)
     sys.stderr = os.fdopen(2, "w", buffering=1, closefd=False)
     os.environ.update(environment)
-    os.environ["VDR_PARENT"] = str(os.getppid())
     importlib.import_module("vdr.cli").main(arguments)
 
 

@@ -192,3 +192,11 @@ def test_a_fork_server_ends_with_its_parent_also_while_it_imports() -> None:
     while server.exists() and time.monotonic() < deadline:
         time.sleep(0.05)
     assert not server.exists() or "\nState:\tZ" in (server / "status").read_text()
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="prctl")
+def test_a_fork_whose_server_has_gone_does_not_begin(tmp_path: Path) -> None:
+    """Between the fork and its first line the command may have been stopped: the fork then belongs to somebody else."""
+    code = f"from vdr.children import _run; _run(['--help'], {str(tmp_path / 'log')!r}, {{}}, 1)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert (done.returncode, done.stdout, list(tmp_path.iterdir())) == (1, "", [])
