@@ -23,7 +23,8 @@ def test_backbone_and_teacher_are_made_and_a_stopped_teacher_goes_on(tmp_path: P
     )
     read_worker(0, 1, reading, tmp_path)
     language_worker(0, 1, reading, tmp_path)
-    assert list(pd.read_csv(tmp_path / "reading.csv")["step"]) == [1]
+    assert list(pd.read_csv(tmp_path / "reading.csv")["step"]) == [2]
+    assert not list(tmp_path.glob("partial-*"))
     school = TeacherPretrainingSettings(
         pages=48, batch_pages=4, short_steps=1, full_steps=5, graded_steps=2, processes=1
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar, overload
 
 import torch
 
@@ -14,6 +14,7 @@ from vdr.errors import BadInput, DamagedArtefact, NoSpace
 __all__ = ["RunState", "read_state", "write_state"]
 
 STATE = "state.pt"
+Kind = TypeVar("Kind")
 
 
 @dataclass
@@ -32,8 +33,11 @@ class RunState:
     validations: list[list[float]] = field(default_factory=list)
 
 
-def write_state(directory: Path, state: RunState) -> None:
-    """Write beside and rename, so that a kill leaves the checkpoint before."""
+def write_state(directory: Path, state: Any) -> None:
+    """Keep a state: `RunState`, or another data class with a fingerprint.
+
+    Written beside and renamed, so that a kill leaves the checkpoint before.
+    """
     directory.mkdir(parents=True, exist_ok=True)
     beside = directory / (STATE + ".new")
     try:
@@ -49,13 +53,21 @@ def write_state(directory: Path, state: RunState) -> None:
         ) from error
 
 
-def read_state(directory: Path, fingerprint: str) -> RunState | None:
+@overload
+def read_state(directory: Path, fingerprint: str) -> RunState | None: ...
+
+
+@overload
+def read_state(directory: Path, fingerprint: str, kind: type[Kind]) -> Kind | None: ...
+
+
+def read_state(directory: Path, fingerprint: str, kind: type[Any] = RunState) -> Any:
     """The last checkpoint, or None when there is none. Raises BadInput when it belongs to another run."""
     file = directory / STATE
     if not file.exists():
         return None
     try:
-        state = RunState(**torch.load(file, map_location="cpu", weights_only=True))
+        state = kind(**torch.load(file, map_location="cpu", weights_only=True))
     except Exception as error:  # a damaged archive raises whatever its reader stumbles over
         raise DamagedArtefact(
             f"the checkpoint cannot be read ({type(error).__name__})", where=file, todo="delete it and start again"

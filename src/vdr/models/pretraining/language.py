@@ -8,27 +8,27 @@ and compares; it does not generate (the teacher, grown from it, does).
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import torch
-from torch import nn
 from torch.nn import functional as F
 
 from vdr.corpus import layouts, vocabulary, world
 from vdr.models.fast import Group
 from vdr.models.mini import mini_image_processor, mini_tokenizer, save_checkpoint
+from vdr.models.pretraining.course import Course, follow, forget
 from vdr.models.pretraining.lean import LeanTower, page_positions
 from vdr.models.pretraining.pages import MERGED_COLUMNS, MERGED_LINES, draw_reading_pages
-from vdr.models.pretraining.parallel import average_gradients, cosine_schedule
-from vdr.models.pretraining.reading import new_backbone, word_loss
+from vdr.models.pretraining.reading import VISION, new_backbone, word_loss
 from vdr.models.processing import Processor
 from vdr.models.vision import vision_features
 from vdr.study.sections.models import PretrainingSettings
 
-__all__ = ["language_worker", "random_query"]
+__all__ = ["LANGUAGE", "language_course", "language_worker", "random_query"]
+
+LANGUAGE = "language.csv"
 
 
 def random_query(rng: np.random.Generator, words: list[str]) -> str:
@@ -42,19 +42,23 @@ def random_query(rng: np.random.Generator, words: list[str]) -> str:
     return " ".join(world.pick(rng, words) for _ in range(int(rng.integers(3, 12))))
 
 
+def language_course(settings: PretrainingSettings) -> Course:
+    """The stage as the loop takes it."""
+    return Course("language", settings.language_steps, settings.learning_rate, (settings.seed, 5), settings.plain())
+
+
 def language_worker(rank: int, processes: int, settings: PretrainingSettings, folder: Path) -> None:
     """One process of the stage; reads ``vision.pt``, rank 0 writes the checkpoint directory and ``language.csv``."""
     tokenizer, images = mini_tokenizer(), mini_image_processor()
     processor = Processor(tokenizer, images)
     blank = tokenizer.convert_tokens_to_ids("<|vision_pad|>")
     model = new_backbone(settings.seed)
-    stage_one = torch.load(folder / "vision.pt", weights_only=True)
+    stage_one = torch.load(folder / VISION, weights_only=True)
     model.model.visual.load_state_dict(stage_one["visual"])
     embedding = model.get_input_embeddings().weight
     embedding.data.copy_(stage_one["embedding"])
     tower = LeanTower(model)
     parameters = tower.parameters()
-    optimiser = torch.optim.AdamW(parameters, lr=settings.learning_rate, betas=(0.9, 0.98), weight_decay=0.01)
     pages = draw_reading_pages(settings.language_pages // processes, settings.seed * 2000 + rank, tokenizer)
     held_out = draw_reading_pages(128, settings.seed * 2000 + 999, tokenizer)
     features = vision_features(model.model.visual, pages.pixels, images)
@@ -62,9 +66,8 @@ def language_worker(rank: int, processes: int, settings: PretrainingSettings, fo
     page_ids = processor.page_ids(torch.tensor([[1, 2 * MERGED_LINES, 2 * MERGED_COLUMNS]]))[0][0]
     positions = page_positions(page_ids.tolist(), processor.image_token_id)
     is_image = page_ids == processor.image_token_id
-    rng = np.random.default_rng([settings.seed, 5, rank])
     words = layouts.reading_words()
-    started, log, batch = time.perf_counter(), [], settings.batch // processes
+    batch = settings.batch // processes
 
     def page_loss(x: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
         hidden = tower(x, positions.repeat(1, targets.shape[0]), [Group(0, targets.shape[0], len(page_ids))])
@@ -75,9 +78,7 @@ def language_worker(rank: int, processes: int, settings: PretrainingSettings, fo
         x[:, is_image] = these
         return x.view(-1, x.shape[2])
 
-    for step in range(settings.language_steps):
-        for group in optimiser.param_groups:
-            group["lr"] = settings.learning_rate * cosine_schedule(step, settings.language_steps, 30)
+    def loss_of(step: int, rng: np.random.Generator) -> tuple[torch.Tensor, dict[str, float]]:
         index = torch.from_numpy(rng.integers(len(pages), size=batch))
         reading = page_loss(page_inputs(features[index]), pages.words[index])
         texts = ["Query: " + random_query(rng, words) for _ in range(batch)]
@@ -90,18 +91,15 @@ def language_worker(rank: int, processes: int, settings: PretrainingSettings, fo
             F.embedding(padded, embedding.detach()).view(-1, embedding.shape[1]), spots, [Group(0, batch, longest)]
         )
         naming = F.cross_entropy((hidden[valid.view(-1)]) @ embedding.T.detach(), padded[valid])
-        loss = reading + naming
-        optimiser.zero_grad()
-        loss.backward()
-        average_gradients(parameters)
-        nn.utils.clip_grad_norm_(parameters, 1.0)
-        optimiser.step()
-        if rank == 0 and (step % 50 == 49 or step == 0):
-            with torch.no_grad():
-                held = page_loss(page_inputs(held_features), held_out.words).item()
-            log.append({"step": step + 1, "reading": reading.item(), "naming": naming.item(), "held_out_reading": held})
-            line = " ".join(f"{k} {v:.3f}" if isinstance(v, float) else f"{k} {v}" for k, v in log[-1].items())
-            print(f"language {line} {(time.perf_counter() - started) / (step + 1):.2f} s/step", flush=True)
+        return reading + naming, {"reading": reading.item(), "naming": naming.item()}
+
+    @torch.no_grad()
+    def examine() -> dict[str, float]:
+        return {"held_out_reading": page_loss(page_inputs(held_features), held_out.words).item()}
+
+    course = language_course(settings)
+    log = follow(course, folder, parameters, loss_of, examine, rank=rank, processes=processes)
     if rank == 0:
-        pd.DataFrame(log).to_csv(folder / "language.csv", index=False)
         save_checkpoint(model, tokenizer, folder / "checkpoint")
+        pd.DataFrame(log).to_csv(folder / LANGUAGE, index=False)  # last: it says that the stage is done
+        forget(folder, course.name)

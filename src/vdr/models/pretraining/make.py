@@ -15,11 +15,12 @@ from transformers import Qwen2_5_VLForConditionalGeneration
 
 from vdr.models.fast import Group
 from vdr.models.mini import mini_image_processor
-from vdr.models.pretraining.language import language_worker
+from vdr.models.pretraining.course import check
+from vdr.models.pretraining.language import LANGUAGE, language_course, language_worker
 from vdr.models.pretraining.lean import LeanTower, page_positions
 from vdr.models.pretraining.pages import MERGED_COLUMNS, MERGED_LINES, ReadingPages, draw_reading_pages
 from vdr.models.pretraining.parallel import launch
-from vdr.models.pretraining.reading import read_worker
+from vdr.models.pretraining.reading import VISION, read_worker, reading_course
 from vdr.models.processing import Processor
 from vdr.models.vision import vision_features
 from vdr.study.sections.models import PretrainingSettings
@@ -30,11 +31,15 @@ SAMPLES = 3
 
 
 def make_backbone(out: Path, settings: PretrainingSettings, measures: dict[str, Any]) -> None:
-    """Write ``checkpoint/`` (the hub's format), ``loss.csv``, ``report.json`` and ``samples/``. A finished stage is not repeated."""
-    if not (out / "vision.pt").is_file():
-        launch(read_worker, settings.processes, settings, out)
-    if not (out / "checkpoint" / "config.json").is_file():
-        launch(language_worker, settings.processes, settings, out)
+    """Write ``checkpoint/`` (the hub's format), ``loss.csv``, ``report.json`` and ``samples/``.
+
+    A finished stage is not repeated, a stopped one goes on. Raises `BadInput` where it was stopped with other settings.
+    """
+    stages = ((VISION, reading_course, read_worker), (LANGUAGE, language_course, language_worker))
+    for done, course, worker in stages:
+        if not (out / done).is_file():
+            check(course(settings), out, settings.processes)
+            launch(worker, settings.processes, settings, out)
     report = reading_report(out / "checkpoint", settings.seed, out)
     measures.update({k: v for k, v in report.items() if k != "examples"})
 

@@ -8,25 +8,28 @@ for what a real backbone has from its own pretraining.
 
 from __future__ import annotations
 
-import time
+import os
 from pathlib import Path
 
+import numpy as np
+import pandas as pd
 import torch
 from torch import nn
 from torch.nn import functional as F
 from transformers import Qwen2_5_VLForConditionalGeneration
 
 from vdr.models.mini import mini_config, mini_image_processor, mini_tokenizer
+from vdr.models.pretraining.course import Course, follow, forget
 from vdr.models.pretraining.pages import MERGED_COLUMNS, MERGED_LINES, ReadingPages, draw_reading_pages
-from vdr.models.pretraining.parallel import average_gradients, cosine_schedule
 from vdr.models.vision import patchify, vision_forward, vision_positions, vision_tower
 from vdr.study.sections.models import PretrainingSettings
 
-__all__ = ["character_targets", "new_backbone", "read_worker", "word_loss"]
+__all__ = ["VISION", "character_targets", "new_backbone", "read_worker", "reading_course", "word_loss"]
 
 CHARACTERS = 96  # printable ASCII and one spare
 WORD_SCALE = 20.0
 BLANK_WEIGHT = 0.2
+VISION = "vision.pt"
 
 
 def new_backbone(seed: int, text_layers: int = 3) -> Qwen2_5_VLForConditionalGeneration:
@@ -67,6 +70,11 @@ def word_logits(features: torch.Tensor, embedding: torch.Tensor) -> torch.Tensor
     return WORD_SCALE * F.normalize(features, dim=-1) @ F.normalize(embedding, dim=-1).T
 
 
+def reading_course(settings: PretrainingSettings) -> Course:
+    """The stage as the loop takes it."""
+    return Course("reading", settings.read_steps, settings.learning_rate, (settings.seed, 77), settings.plain(), warmup=50)
+
+
 def read_worker(rank: int, processes: int, settings: PretrainingSettings, out: Path) -> None:
     """One process of the reading stage; rank 0 writes ``vision.pt`` (tower and embeddings) and ``reading.csv``."""
     tokenizer = mini_tokenizer()
@@ -76,12 +84,9 @@ def read_worker(rank: int, processes: int, settings: PretrainingSettings, out: P
     visual, embedding = model.model.visual, model.get_input_embeddings().weight
     head = nn.Linear(visual.config.out_hidden_size, 8 * CHARACTERS)
     parameters = [*visual.parameters(), embedding, *head.parameters()]
-    optimiser = torch.optim.AdamW(parameters, lr=settings.learning_rate, betas=(0.9, 0.98), weight_decay=0.01)
     pages = draw_reading_pages(settings.pages // processes, settings.seed * 1000 + rank, tokenizer)
     held_out = draw_reading_pages(128, settings.seed * 1000 + 999, tokenizer)
-    generator = torch.Generator().manual_seed(settings.seed * 77 + rank)
     grid = (MERGED_LINES * 2, MERGED_COLUMNS * 2)
-
     cos, sin = vision_positions(visual, grid)
 
     def forward(patches: torch.Tensor) -> torch.Tensor:
@@ -90,39 +95,29 @@ def read_worker(rank: int, processes: int, settings: PretrainingSettings, out: P
 
     if settings.compile:
         forward = torch.compile(forward)
-    started, log = time.perf_counter(), []
-    batch = settings.batch // processes
-    for step in range(settings.read_steps):
-        rate = settings.learning_rate * cosine_schedule(step, settings.read_steps, 50)
-        for group in optimiser.param_groups:
-            group["lr"] = rate
-        index = torch.randint(len(pages), (batch,), generator=generator)
+
+    def loss_of(step: int, rng: np.random.Generator) -> tuple[torch.Tensor, dict[str, float]]:
+        index = torch.from_numpy(rng.integers(len(pages), size=settings.batch // processes))
         features = forward(patchify(pages.pixels[index], images))
         words = word_loss(word_logits(features, embedding), pages.words[index], blank)
         letters = F.cross_entropy(
             head(features).view(-1, CHARACTERS), character_targets(pages.characters[index]).view(-1)
         )
-        loss = words + letters
-        optimiser.zero_grad()
-        loss.backward()
-        average_gradients(parameters)
-        nn.utils.clip_grad_norm_(parameters, 1.0)
-        optimiser.step()
-        if rank == 0 and (step % 50 == 49 or step == 0):
-            accuracy = reading_accuracy(visual, head, embedding, held_out, blank)
-            log.append({"step": step + 1, "words": words.item(), "letters": letters.item(), **accuracy})
-            line = " ".join(f"{k} {v:.3f}" if isinstance(v, float) else f"{k} {v}" for k, v in log[-1].items())
-            print(f"reading {line} {(time.perf_counter() - started) / (step + 1):.2f} s/step", flush=True)
-    if rank == 0:
-        import pandas as pd
+        return words + letters, {"words": words.item(), "letters": letters.item()}
 
-        out.mkdir(parents=True, exist_ok=True)
+    def examine() -> dict[str, float]:
+        return reading_accuracy(visual, head, embedding, held_out, blank)
+
+    course = reading_course(settings)
+    log = follow(course, out, parameters, loss_of, examine, rank=rank, processes=processes)
+    if rank == 0:
         match_lengths(visual, embedding, held_out)
+        out.mkdir(parents=True, exist_ok=True)
         pd.DataFrame(log).to_csv(out / "reading.csv", index=False)
-        torch.save(
-            {"visual": visual.state_dict(), "embedding": embedding.detach(), "head": head.state_dict()},
-            out / "vision.pt",
-        )
+        kept = {"visual": visual.state_dict(), "embedding": embedding.detach(), "head": head.state_dict()}
+        torch.save(kept, out / "vision.new.pt")
+        os.replace(out / "vision.new.pt", out / VISION)  # last: it says that the stage is done
+        forget(out, course.name)
 
 
 @torch.no_grad()

@@ -11,20 +11,27 @@ import pandas as pd
 from PIL import Image
 
 from vdr.corpus import layouts
+from vdr.models.pretraining.course import check
 from vdr.models.pretraining.parallel import launch
 from vdr.models.prompts import DESCRIBE_PROMPT
 from vdr.study.sections.teacher import TeacherPretrainingSettings, TeacherSettings
 from vdr.teacher.engines import TransformersTeacher
 from vdr.teacher.parsing import parse_rating
 from vdr.teacher.pretraining.lessons import auc, describe, draw_lesson, draw_lesson_page
-from vdr.teacher.pretraining.school import school_worker
+from vdr.teacher.pretraining.school import course_of, parts_of, school_worker
 
 __all__ = ["make_teacher", "teacher_report"]
 
 
 def make_teacher(out: Path, backbone: Path, settings: TeacherPretrainingSettings, measures: dict[str, Any]) -> None:
-    """Write ``checkpoint/`` (the hub's format), ``loss.csv``, ``report.json`` and ``samples/``."""
+    """Write ``checkpoint/`` (the hub's format), ``loss.csv``, ``report.json`` and ``samples/``. A stopped training goes on.
+
+    Raises `BadInput` where it was stopped with other settings.
+    """
     if not (out / "teacher.csv").is_file():
+        for number, part in enumerate(parts_of(settings)):
+            if not (out / f"{part.name}.pt").is_file():
+                check(course_of(settings, part, number), out, settings.processes)
         launch(school_worker, settings.processes, settings, backbone, out)
     measures.update(
         {k: v for k, v in teacher_report(out / "checkpoint", settings.seed, out).items() if k != "examples"}

@@ -10,7 +10,7 @@ description each after its own text; the last teaches it to reply with the ratin
 from __future__ import annotations
 
 import copy
-import time
+import os
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -24,8 +24,8 @@ from transformers import Qwen2_5_VLForConditionalGeneration
 from vdr.corpus import layouts
 from vdr.corpus.world import PageRecord
 from vdr.models.mini import mini_config, mini_image_processor, save_checkpoint
+from vdr.models.pretraining.course import Course, Losses, follow, forget
 from vdr.models.pretraining.lean import LeanTower
-from vdr.models.pretraining.parallel import average_gradients, cosine_schedule
 from vdr.models.processing import Processor
 from vdr.models.vision import vision_features
 from vdr.study.sections.teacher import TeacherPretrainingSettings
@@ -33,7 +33,7 @@ from vdr.teacher.pretraining.classroom import DESCRIBE, RATE, SHORT, Classroom, 
 from vdr.teacher.pretraining.grading import expected_rating, snap, soft_targets
 from vdr.teacher.pretraining.lessons import Lesson, auc, draw_lesson, draw_lesson_page
 
-__all__ = ["grow_teacher", "school_worker"]
+__all__ = ["course_of", "grow_teacher", "parts_of", "school_worker"]
 
 GRADED = "graded"
 
@@ -75,12 +75,17 @@ def parts_of(settings: TeacherPretrainingSettings) -> list[Part]:
     ]
 
 
+def course_of(settings: TeacherPretrainingSettings, part: Part, number: int) -> Course:
+    """A part as the loop takes it."""
+    return Course(part.name, part.steps, part.peak, (settings.seed, number), settings.plain(), warmup=20)
+
+
 def school_worker(rank: int, processes: int, settings: TeacherPretrainingSettings, backbone: Path, out: Path) -> None:
     """One process of the teacher's training; rank 0 writes the checkpoint directory and ``teacher.csv``.
 
     Rank 0 also leaves ``<part>.pt`` and ``<part>.csv`` at the end of each part. A run that is started again in the same
-    directory goes on after the last part that is there, with the same result: every part draws its lessons from a
-    generator of its own and starts its optimiser anew.
+    directory goes on where it was stopped, with the same result: every part starts its optimiser anew, and every step
+    draws its lessons from a generator of its own.
     """
     processor = Processor.from_pretrained(backbone)
     images = mini_image_processor()
@@ -107,13 +112,26 @@ def school_worker(rank: int, processes: int, settings: TeacherPretrainingSetting
             model.load_state_dict(saved["model"])
             presence_head.load_state_dict(saved["presence"])
         else:
-            rng = np.random.default_rng([settings.seed, rank, number])
-            teach = _Teaching(settings, part, tower, head, presence_head, records, features, room)
-            log = teach.run(rng, parameters, held, behind, max(1, settings.batch_pages // processes), rank == 0)
+            course = course_of(settings, part, number)
+            teach = _Teaching(settings, part, tower, head, presence_head, records, features, room, behind)
+            share = max(1, settings.batch_pages // processes)
+
+            def loss_of(step: int, rng: np.random.Generator, teach: _Teaching = teach, share: int = share) -> Losses:
+                return teach.loss(step, rng, share)
+
+            def examine(task: str = SHORT if part.name == SHORT else RATE) -> dict[str, float]:
+                return held.score(tower, task)
+
+            log = follow(course, out, parameters, loss_of, examine, rank=rank, processes=processes)
             if rank == 0:
-                pd.DataFrame(log).to_csv(out / f"{part.name}.csv", index=False)
-                torch.save({"model": model.state_dict(), "presence": presence_head.state_dict()}, kept)
+                rows = pd.DataFrame(log)
+                rows.insert(1, "part", part.name)
+                rows["step"] += behind
+                rows.to_csv(out / f"{part.name}.csv", index=False)
                 save_checkpoint(copy.deepcopy(model), processor.tokenizer, out / "checkpoint")
+                torch.save({"model": model.state_dict(), "presence": presence_head.state_dict()}, out / "part.new.pt")
+                os.replace(out / "part.new.pt", kept)  # last: it says that the part is done
+                forget(out, course.name)
         if rank == 0:
             logs.append(pd.read_csv(out / f"{part.name}.csv"))
         behind += part.steps
@@ -134,44 +152,17 @@ class _Teaching:
     records: list[PageRecord]
     features: torch.Tensor
     room: Classroom
+    behind: int
 
-    def run(
-        self,
-        rng: np.random.Generator,
-        parameters: list[nn.Parameter],
-        held: Examination,
-        behind: int,
-        pages: int,
-        speaks: bool,
-    ) -> list[dict]:
-        """Train; returns the log. ``behind``: steps of the parts before; ``pages``: pages a step in this process."""
-        part, settings = self.part, self.settings
-        elder = (copy.deepcopy(self.tower), self.head.detach().clone()) if part.name == GRADED else None
-        optimiser = torch.optim.AdamW(parameters, lr=part.peak, betas=(0.9, 0.98), weight_decay=0.01)
-        log: list[dict] = []
-        started = time.perf_counter()
-        for step in range(part.steps):
-            for group in optimiser.param_groups:
-                group["lr"] = part.peak * cosine_schedule(step, part.steps, 20)
-            task = part.tasks[step % len(part.tasks)]
-            hard = settings.hard_share * min(1.0, (behind + step) / (0.5 * settings.short_steps))
-            loss, losses = self._loss(rng, task, hard, pages, elder)
-            optimiser.zero_grad()
-            loss.backward()
-            average_gradients(parameters)
-            nn.utils.clip_grad_norm_(parameters, 1.0)
-            optimiser.step()
-            if speaks and (step % 50 == 49 or step in (0, part.steps - 1)):
-                scores = held.score(self.tower, SHORT if part.name == SHORT else RATE)
-                log.append({"step": behind + step + 1, "part": part.name, "task": task, **losses, **scores})
-                line = " ".join(f"{k} {v:.3f}" if isinstance(v, float) else f"{k} {v}" for k, v in log[-1].items())
-                print(f"teacher {line} {(time.perf_counter() - started) / (step + 1):.2f} s/step", flush=True)
-        return log
+    def __post_init__(self) -> None:
+        graded = self.part.name == GRADED
+        self.elder = (copy.deepcopy(self.tower), self.head.detach().clone()) if graded else None
 
-    def _loss(
-        self, rng: np.random.Generator, task: str, hard: float, pages: int, elder: tuple[LeanTower, torch.Tensor] | None
-    ) -> tuple[torch.Tensor, dict[str, float]]:
-        records, settings = self.records, self.settings
+    def loss(self, step: int, rng: np.random.Generator, pages: int) -> Losses:
+        """The loss of `pages` pages' lessons, and its terms by task."""
+        records, settings, part = self.records, self.settings, self.part
+        task = part.tasks[step % len(part.tasks)]
+        hard = settings.hard_share * min(1.0, (self.behind + step) / (0.5 * settings.short_steps))
         index = rng.integers(len(records), size=pages)
         if task == DESCRIBE:
             lessons = [[draw_lesson(rng, records[i], [], 0.0, written_for_page=True) for _ in range(4)] for i in index]
@@ -181,10 +172,12 @@ class _Teaching:
         replies = replies_to(task, lessons, [records[i] for i in index])
         features = self.features[torch.from_numpy(index)]
         rows = self.room.rows(task, features, texts_of(lessons), replies)
-        if elder is not None and task == RATE:
-            return self._graded_loss(elder, rows)
-        weight = settings.presence_weight if task in (SHORT, RATE) else 0.0
-        return lesson_loss(self.tower, self.head, self.presence_head, rows, lessons, weight, self.room)
+        if self.elder is not None and task == RATE:
+            loss, terms = self._graded_loss(self.elder, rows)
+        else:
+            weight = settings.presence_weight if task in (SHORT, RATE) else 0.0
+            loss, terms = lesson_loss(self.tower, self.head, self.presence_head, rows, lessons, weight, self.room)
+        return loss, {f"{task}_{name}": value for name, value in terms.items()}
 
     def _graded_loss(self, elder: tuple[LeanTower, torch.Tensor], rows: dict) -> tuple[torch.Tensor, dict[str, float]]:
         """Cross-entropy of the reply's number against what the frozen elder expects, and of the end of the reply."""
@@ -200,7 +193,7 @@ class _Teaching:
         hidden = self.tower(*given)
         reply = F.cross_entropy(hidden[numbers] @ self.head.T, targets)
         end = F.cross_entropy(hidden[asked[ends]] @ self.head.T, rows["target"][asked[ends]])
-        return reply + end, {"reply": reply.item(), "presence": float("nan")}
+        return reply + end, {"reply": reply.item()}
 
 
 def lesson_loss(
@@ -217,7 +210,7 @@ def lesson_loss(
     asked = rows["target"] >= 0
     reply = F.cross_entropy(hidden[asked] @ head.T, rows["target"][asked])
     if presence_weight == 0:
-        return reply, {"reply": reply.item(), "presence": float("nan")}
+        return reply, {"reply": reply.item()}
     blocks, flat = rows["blocks"], [lesson for row in lessons for lesson in row]
     where, truth = [], []
     for i, lesson in enumerate(flat):
