@@ -218,7 +218,8 @@ class FreshProcesses(ProcessPoolExecutor):
 
     def __init__(self, processes: int, begin: Callable[..., None] | None = None, arguments: tuple[Any, ...] = ()) -> None:
         context = multiprocessing.get_context("spawn")
-        super().__init__(processes, context, _begin_fresh, (os.getpid(), begin, arguments))
+        # The bond comes first: a child reads these in turn, and what `begin` imports may take long.
+        super().__init__(processes, context, _begin_fresh, (_Bond(), begin, arguments))
 
     def submit(self, call: Callable[..., Any], /, *args: Any, **named: Any) -> Future[Any]:
         with interrupts_held():  # processes are started when there is work for them
@@ -231,8 +232,18 @@ class FreshProcesses(ProcessPoolExecutor):
         self.shutdown(wait=True, cancel_futures=kind is not None)
 
 
-def _begin_fresh(parent: int, begin: Callable[..., None] | None, arguments: tuple[Any, ...]) -> None:
+class _Bond:
+    """Reading it in another process binds that process to the one that wrote it."""
+
+    def __reduce__(self) -> tuple[Callable[[int], None], tuple[int]]:
+        return _bind, (os.getpid(),)
+
+
+def _bind(parent: int) -> None:
     os.environ["VDR_PARENT"] = str(parent)
     die_with_parent()
+
+
+def _begin_fresh(bond: object, begin: Callable[..., None] | None, arguments: tuple[Any, ...]) -> None:
     if begin is not None:
         begin(*arguments)

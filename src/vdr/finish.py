@@ -22,7 +22,7 @@ from vdr.store import Artefact
 from vdr.study.catalogue import Table, load_arms, load_tables
 from vdr.study.settings import Profile, outputs_root, repository_root
 
-__all__ = ["claims", "finish", "keep", "recorded_place", "render"]
+__all__ = ["claims", "finish", "keep", "recorded_place", "render", "rendered_place"]
 
 
 def recorded_place(profile: Profile) -> Path:
@@ -33,6 +33,11 @@ def recorded_place(profile: Profile) -> Path:
 def record_place(profile: Profile) -> Path:
     """The record of a profile's own run."""
     return profile.outputs / "record"
+
+
+def rendered_place(profile: Profile) -> Path:
+    """Where tables and figures of the recorded run are rendered to."""
+    return outputs_root() / profile.name / "from-recorded"
 
 
 def not_run(profile: Profile, command: str) -> BadInput:
@@ -167,7 +172,7 @@ def _places(profile: Profile, table: str, *, recorded: bool) -> tuple[Path, Path
         if recorded:
             raise BadInput("there is no recorded run", where=shown_path(place), todo="run `vdr record` after a finished run")
         raise not_run(profile, f"vdr reproduce {table}")
-    return place, outputs_root() / profile.name / "from-recorded" if recorded else profile.outputs
+    return place, rendered_place(profile) if recorded else profile.outputs
 
 
 def keep(profile: Profile, out: Path | None = None) -> str:

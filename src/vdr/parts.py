@@ -7,10 +7,9 @@ from typing import TYPE_CHECKING
 
 from vdr.disk import writable_or_scratch
 from vdr.errors import BadInput
-from vdr.finish import as_shipped, not_run, recorded_place, unkept
+from vdr.finish import as_shipped, not_run, recorded_place, rendered_place, unkept
 from vdr.report.record import shown_path
 from vdr.study.catalogue import Table
-from vdr.study.settings import outputs_root
 
 if TYPE_CHECKING:
     from vdr.pipeline import Study
@@ -33,7 +32,7 @@ def _compression(study: Study, table: Table, recorded: bool) -> str:
     profile = study.profile
     place = (compression.recorded_place if recorded else compression.record_place)(profile)
     _has(study, place / "record.json", table, recorded)
-    return compression.render(open_record(place), table.name, _beside(study) if recorded else profile.outputs)
+    return compression.render(open_record(place), table.name, rendered_place(study.profile) if recorded else profile.outputs)
 
 
 def _audit(study: Study, table: Table, recorded: bool) -> str:
@@ -44,15 +43,10 @@ def _audit(study: Study, table: Table, recorded: bool) -> str:
     if made is None and not recorded:
         raise not_run(study.profile, f"vdr {table.command}")
     _has(study, place / f"{TABLES[table.name]}.json", table, recorded)
-    out = _beside(study) if recorded else study.profile.outputs
+    out = rendered_place(study.profile) if recorded else study.profile.outputs
     with writable_or_scratch(out) as (writable, kept):
         text, files = report_of(place, TABLES[table.name], writable, only=table.name, notes=[f"{study.profile.described()}."])
     return "\n".join([text, "", *([f"written   {file}" for file in files] if kept else [unkept(out)])])
-
-
-def _beside(study: Study) -> Path:
-    """Where a recorded run's tables are rendered to."""
-    return outputs_root() / study.profile.name / "from-recorded"
 
 
 def _has(study: Study, file: Path, table: Table, recorded: bool) -> None:

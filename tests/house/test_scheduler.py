@@ -173,6 +173,14 @@ def test_ctrl_c_is_the_parents_alone_and_ends_a_pool_that_is_still_importing() -
     assert not _lives(running.pid)
 
 
+def _runs(number: int) -> bool:
+    """Is there such a process, and not its entry alone, which nobody has asked after yet?"""
+    try:
+        return "\nState:\tZ" not in Path(f"/proc/{number}/status").read_text()
+    except OSError:
+        return False
+
+
 def _lives(group: int) -> bool:
     try:
         os.killpg(group, 0)
@@ -187,11 +195,11 @@ def test_a_fork_server_ends_with_its_parent_also_while_it_imports() -> None:
     code = "import os; from multiprocessing import forkserver; from vdr.children import fork_server; fork_server({}); "
     code += "print(forkserver._forkserver._forkserver_pid, flush=True); os.kill(os.getpid(), 9)"
     done = subprocess.run([sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
-    server = Path("/proc", done.stdout.strip())
+    server = int(done.stdout)
     deadline = time.monotonic() + 1.5  # the imports take longer
-    while server.exists() and time.monotonic() < deadline:
+    while _runs(server) and time.monotonic() < deadline:
         time.sleep(0.05)
-    assert not server.exists() or "\nState:\tZ" in (server / "status").read_text()
+    assert not _runs(server)
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="prctl")
@@ -200,3 +208,20 @@ def test_a_fork_whose_server_has_gone_does_not_begin(tmp_path: Path) -> None:
     code = f"from vdr.children import _run; _run(['--help'], {str(tmp_path / 'log')!r}, {{}}, 1)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert (done.returncode, done.stdout, list(tmp_path.iterdir())) == (1, "", [])
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="prctl")
+def test_a_pool_ends_with_its_parent_also_while_it_imports(tmp_path: Path) -> None:
+    """Workers of a killed command went on importing for as long as that took, twenty seconds on a busy machine."""
+    slow = "import multiprocessing, time\nif multiprocessing.parent_process():\n    time.sleep(60)\ndef begin(): ...\n"
+    (tmp_path / "slow.py").write_text(slow)
+    code = "import os, slow, time; from vdr.children import FreshProcesses; pool = FreshProcesses(2, slow.begin); "
+    code += "pool.submit(int); pool.submit(int); print(*pool._processes, flush=True); time.sleep(3); os.kill(os.getpid(), 9)"
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), *sys.path])}
+    done = subprocess.run([sys.executable, "-c", code], env=environment, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+    workers = [int(number) for number in done.stdout.split()]
+    assert len(workers) == 2
+    deadline = time.monotonic() + 10
+    while any(map(_runs, workers)) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert not any(map(_runs, workers))

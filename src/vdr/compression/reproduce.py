@@ -11,7 +11,7 @@ from vdr.compression.report import TABLES, make_table, write_table
 from vdr.compression.steps import CompressionSteps
 from vdr.disk import writable_or_scratch
 from vdr.errors import BadInput, did_you_mean
-from vdr.finish import as_shipped, unkept
+from vdr.finish import as_shipped, rendered_place, unkept
 from vdr.graph import Step, make
 from vdr.progress import note
 from vdr.report.collect import fallback_notes, upstream
@@ -124,7 +124,7 @@ def reproduce(profile: Profile, name: str, *, recorded: bool = False) -> str:
     names = known_names(name)
     if recorded:
         as_shipped(profile)
-        record, out = open_record(recorded_place(profile)), profile.outputs / "recorded"
+        record, out = open_record(recorded_place(profile)), rendered_place(profile)
     else:
         record, out = make_record(profile, names), profile.outputs
     parts = []
