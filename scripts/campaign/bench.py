@@ -91,7 +91,7 @@ class Run:
     def stage(self) -> str:
         """The stage that began last."""
         begun = STAGE.findall(self.said())
-        return plain_stage(begun[-1]) if begun else "start"
+        return stage_of(begun[-1]) if begun else "start"
 
     def wait(self, seconds: float = LONGEST) -> int:
         return self.process.wait(seconds)
@@ -127,11 +127,14 @@ class Run:
         return lines[-1] if lines else ""
 
 
-def plain_stage(begun: str) -> str:
-    """`rows N` and `rows S-seed-0` are one stage, `5 runs, 2 at once` is training."""
-    if re.match(r"\d+ runs?, ", begun):
-        return "train, encode, evaluate"
-    return re.sub(r"^(rows|corpus|notebook) .*", r"\1", begun)
+def stage_of(begun: str) -> str:
+    """`5 runs, 2 at once` is training, however many are left."""
+    return "train, encode, evaluate" if re.match(r"\d+ runs?, ", begun) else begun
+
+
+def kind_of(stage: str) -> str:
+    """`rows N` and `rows S-seed-0` are of one kind."""
+    return re.sub(r"^(rows|corpus|notebook) .*", r"\1", stage)
 
 
 class Bench:
@@ -190,7 +193,7 @@ class Bench:
         seen: list[tuple[str, float]] = [("start", run.started)]
         while run.process.poll() is None:
             for begun in STAGE.findall(run.said())[len(seen) - 1 :]:
-                seen.append((plain_stage(begun), time.monotonic()))
+                seen.append((stage_of(begun), time.monotonic()))
             time.sleep(0.02)
         if run.wait():
             raise SystemExit(f"the undisturbed run ended with {run.wait()}: {run.last_line()}")

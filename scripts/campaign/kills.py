@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 
 import pandas as pd
-from bench import LONGEST, STUDY, Bench, Run, Tried
+from bench import LONGEST, STUDY, Bench, Run, Tried, kind_of
 
 PART = "kills"
 #: name → (signal, exit statuses that are as promised, the usual one first)
@@ -50,7 +50,7 @@ def _chain(bench: Bench, name: str, stages: list[tuple[int, str, float]]) -> Non
                 break
             count += 1
             reached = running.stage()
-            _kill(bench, running, way, reached, name)
+            _kill(bench, running, way, kind_of(reached), name)
             names = [stage for stage, _ in ahead]
             # What began before the stage that was reached is finished; a target that is cached never begins again.
             ahead = ahead[names.index(reached) :] if reached in names else ahead
