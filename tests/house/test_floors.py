@@ -15,7 +15,8 @@ SOURCE = Path(vdr.__file__).parent
 FLOORS = [
     # What knows nothing of pages, models or papers, and the study as data.
     {"vdr", "vdr.errors", "vdr.progress", "vdr.disk", "vdr.textfiles", "vdr.pixels", "vdr.provenance", "vdr.instructions",
-     "vdr.hardware", "vdr.store", "vdr.study", "vdr.kernels", "vdr.losses", "vdr.graph", "vdr.children", "vdr.scheduler"},
+     "vdr.hardware", "vdr.store", "vdr.study", "vdr.kernels", "vdr.losses", "vdr.graph", "vdr.children", "vdr.scheduler",
+     "vdr.states"},
     {"vdr.corpus", "vdr.models", "vdr.manifests"},
     {"vdr.teacher", "vdr.mining"},
     {"vdr.supervision"},
@@ -24,7 +25,7 @@ FLOORS = [
     # The compression study's own tables and figures share the report's style.
     {"vdr.report", "vdr.compression.figures", "vdr.compression.chapters"},
     # What chains the stages, and the commands that a person types.
-    {"vdr.steps", "vdr.sameness", "vdr.finish", "vdr.pipeline", "vdr.cli", "vdr.children_preload", "vdr.audit.commands",
+    {"vdr.steps", "vdr.sameness", "vdr.finish", "vdr.parts", "vdr.pipeline", "vdr.cli", "vdr.children_preload", "vdr.audit.commands",
      "vdr.compression.steps", "vdr.compression.reproduce", "vdr.compression.commands"},
 ]  # fmt: skip
 HEIGHT = {name: height for height, names in enumerate(FLOORS) for name in names}

@@ -22,10 +22,11 @@ from vdr.models.student import Seeds, Student
 from vdr.models.vision_cache import CachedFeatures, FeatureSource, LiveFeatures, backbone_fingerprint
 from vdr.progress import track
 from vdr.provenance import peak_memory_mb
+from vdr.states import read_state, write_state
 from vdr.study.sections.training import ArmLosses, RecipeSettings, TrainingSettings
 from vdr.training.data import Collator, TrainingRows, batch_rows, steps_per_epoch
 from vdr.training.objective import batch_loss
-from vdr.training.state import RunState, read_state, write_state
+from vdr.training.state import RunState
 from vdr.training.validation import Validation
 
 __all__ = ["learning_rate", "prepare_process", "run_training"]
@@ -145,7 +146,7 @@ def run_training(
     losses: list[list[float]] = []
     validations: list[list[float]] = []
     first = 0
-    state = read_state(out_dir / "partial", fingerprint)
+    state = read_state(out_dir / "partial", fingerprint, RunState)
     if state is not None:
         first, losses, validations = state.step, state.losses, state.validations
         _restore(state, parameters, optimiser, device)

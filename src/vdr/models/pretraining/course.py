@@ -22,7 +22,7 @@ from torch import nn
 
 from vdr.models.pretraining.parallel import average_gradients, cosine_schedule
 from vdr.progress import track
-from vdr.training.state import read_state, write_state
+from vdr.states import read_state, write_state
 
 __all__ = ["Course", "Losses", "check", "follow", "forget"]
 
